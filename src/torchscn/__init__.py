@@ -1,0 +1,25 @@
+"""Deep sparse coding for PyTorch: exact, differentiable, fast."""
+
+from importlib.metadata import version
+
+from torchscn.functional import nonneg_qp, solve, sparse_code
+from torchscn.layers import SparseCoding, SparseCoding1d, SparseCoding2d, attach_projection, project_lam1
+from torchscn.objective import kkt_residual, objective
+from torchscn.solvers import Solution, list_solvers
+
+__version__ = version("torchscn")
+
+__all__ = [
+    "Solution",
+    "SparseCoding",
+    "SparseCoding1d",
+    "SparseCoding2d",
+    "attach_projection",
+    "kkt_residual",
+    "list_solvers",
+    "nonneg_qp",
+    "objective",
+    "project_lam1",
+    "solve",
+    "sparse_code",
+]

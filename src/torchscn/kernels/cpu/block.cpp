@@ -1,0 +1,234 @@
+// Gauss-Seidel on a block of signals at matrix-product speed.
+//
+// Compiled once per instruction set (SCN_ISA names it, SCN_BYTES is its register width, SCN_VECTORS the registers a
+// row of the block takes). It uses vector extensions only, and no inline function of the standard library, so that no
+// code for a newer processor can leak into what the linker shares between the builds.
+//
+// A block lays `lanes` signals side by side: row j of a block holds code j of every signal. Atoms are updated four at a
+// time. Their four residual rows are accumulated over all atoms in registers, then resolved one after the other with
+// the 4 x 4 corner of the Gram matrix: exact Gauss-Seidel with the arithmetic intensity of a matrix product.
+#include "problem.h"
+
+namespace scn {
+namespace {
+
+template <class T> struct Bits;
+template <> struct Bits<float> { using type = std::int32_t; static constexpr type magnitude = 0x7fffffff; };
+template <> struct Bits<double> { using type = std::int64_t; static constexpr type magnitude = 0x7fffffffffffffffLL; };
+
+template <class T>
+struct Block {
+    static constexpr int kWidth = SCN_BYTES / sizeof(T);
+    static constexpr int kLanes = kWidth * SCN_VECTORS;
+    using Mask = typename Bits<T>::type;
+    typedef T Vec __attribute__((vector_size(SCN_BYTES)));
+    typedef Mask VecMask __attribute__((vector_size(SCN_BYTES)));
+    typedef T Unaligned __attribute__((vector_size(SCN_BYTES), aligned(sizeof(T)), may_alias));
+
+    static inline Vec load(const T* p) { return *reinterpret_cast<const Vec*>(p); }
+    static inline void store(T* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
+    static inline Vec magnitude(Vec v) { return (Vec)((VecMask)v & Bits<T>::magnitude); }
+    static inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define SCN_REGISTER_TRANSPOSE 1
+#endif
+#endif
+#ifdef SCN_REGISTER_TRANSPOSE
+    // Lane l of the two rows that exchange their off-diagonal sub-blocks of size kStep.
+    static constexpr int upper(int l, int step) { return l & step ? kWidth + l - step : l; }
+    static constexpr int lower(int l, int step) { return l & step ? kWidth + l : l + step; }
+
+    template <int kStep, int... kLane>
+    static inline void exchange(Vec& a, Vec& b) {
+        const Vec old = a;
+        a = __builtin_shufflevector(old, b, upper(kLane, kStep)...);
+        b = __builtin_shufflevector(old, b, lower(kLane, kStep)...);
+    }
+    template <int kStep, int... kLane>
+    static inline void exchange_rows(Vec (&rows)[kWidth]) {
+        for (int i = 0; i < kWidth; ++i)
+            if (!(i & kStep)) exchange<kStep, kLane...>(rows[i], rows[i + kStep]);
+        if constexpr (kStep * 2 < kWidth) exchange_rows<kStep * 2, kLane...>(rows);
+    }
+    template <int kCount, int... kLane>
+    static inline void transpose_rows(Vec (&rows)[kWidth]) {
+        if constexpr (kCount == 0) exchange_rows<1, kLane...>(rows);
+        else transpose_rows<kCount - 1, kCount - 1, kLane...>(rows);
+    }
+    // kWidth x kWidth values, from rows `from_stride` apart to rows `to_stride` apart, plus `add` lane by lane.
+    static inline void transpose(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride) {
+        Vec rows[kWidth];
+        for (int i = 0; i < kWidth; ++i) rows[i] = *reinterpret_cast<const Unaligned*>(from + i * from_stride);
+        transpose_rows<kWidth>(rows);
+        for (int i = 0; i < kWidth; ++i) *reinterpret_cast<Unaligned*>(to + i * to_stride) = rows[i];
+    }
+#else
+    static inline void transpose(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride) {
+        for (int i = 0; i < kWidth; ++i)
+            for (int j = 0; j < kWidth; ++j) to[j * to_stride + i] = from[i * from_stride + j];
+    }
+#endif
+
+    // Rows of signals to rows of atoms: to[j][lane] = from[lane][j]; missing signals read as zero.
+    static void gather(const T* from, std::int64_t n_atoms, int count, T* to) {
+        const std::int64_t whole_atoms = n_atoms / kWidth * kWidth;
+        const int whole_lanes = count / kWidth * kWidth;
+        for (int lane = 0; lane < whole_lanes; lane += kWidth)
+            for (std::int64_t j = 0; j < whole_atoms; j += kWidth)
+                transpose(from + lane * n_atoms + j, n_atoms, to + j * kLanes + lane, kLanes);
+        for (int lane = 0; lane < kLanes; ++lane)
+            for (std::int64_t j = lane < whole_lanes ? whole_atoms : 0; j < n_atoms; ++j)
+                to[j * kLanes + lane] = lane < count ? from[lane * n_atoms + j] : T(0);
+    }
+
+    // The way back: to[lane][j] = from[j][lane] for the signals there are.
+    static void scatter(const T* from, std::int64_t n_atoms, int count, T* to) {
+        const std::int64_t whole_atoms = n_atoms / kWidth * kWidth;
+        const int whole_lanes = count / kWidth * kWidth;
+        for (int lane = 0; lane < whole_lanes; lane += kWidth)
+            for (std::int64_t j = 0; j < whole_atoms; j += kWidth)
+                transpose(from + j * kLanes + lane, kLanes, to + lane * n_atoms + j, n_atoms);
+        for (int lane = 0; lane < count; ++lane)
+            for (std::int64_t j = lane < whole_lanes ? whole_atoms : 0; j < n_atoms; ++j)
+                to[lane * n_atoms + j] = from[j * kLanes + lane];
+    }
+
+    // The largest change and the largest code of every lane in one sweep.
+    struct Progress { Vec change[SCN_VECTORS], code[SCN_VECTORS]; };
+
+    // One sweep over all atoms; sums over the first `n_known(j)` codes, since a first sweep from zero knows the rest to be zero.
+    template <bool kMasked>
+    static void sweep(const Problem<T>& problem, std::int64_t padded, bool from_zero, const T* rhs, const T* support,
+                      T* codes, Progress& progress) {
+        for (int v = 0; v < SCN_VECTORS; ++v) progress.change[v] = progress.code[v] = Vec{};
+        const T* gram = problem.packed_gram;
+        for (std::int64_t j = 0; j < padded; j += kGroup, gram += kGroup * padded) {
+            Vec residual[kGroup][SCN_VECTORS];
+            for (int i = 0; i < kGroup; ++i)
+                for (int v = 0; v < SCN_VECTORS; ++v) residual[i][v] = load(rhs + (j + i) * kLanes + v * kWidth);
+            const std::int64_t n_known = from_zero ? j : padded;
+            const T* code = codes;
+            const T* weight = gram;
+            for (std::int64_t k = 0; k < n_known; ++k, code += kLanes, weight += kGroup) {
+                Vec known[SCN_VECTORS];
+                for (int v = 0; v < SCN_VECTORS; ++v) known[v] = load(code + v * kWidth);
+                for (int i = 0; i < kGroup; ++i)
+                    for (int v = 0; v < SCN_VECTORS; ++v) residual[i][v] -= weight[i] * known[v];
+            }
+            const T* corner = gram + j * kGroup;  // corner[k * kGroup + i] = G[j + i][j + k]
+            for (int i = 0; i < kGroup; ++i) {
+                const T step = problem.relax * problem.inverse_diag[j + i];
+                for (int v = 0; v < SCN_VECTORS; ++v) {
+                    T* place = codes + (j + i) * kLanes + v * kWidth;
+                    const Vec old = load(place);
+                    const Vec moved = old + step * residual[i][v];
+                    Vec next;
+                    if constexpr (kMasked) {
+                        next = load(support + (j + i) * kLanes + v * kWidth) > T(0) ? moved : Vec{};
+                    } else {
+                        next = moved > T(0) ? moved : Vec{};
+                    }
+                    store(place, next);
+                    const Vec change = next - old;
+                    progress.change[v] = larger(progress.change[v], magnitude(change));
+                    progress.code[v] = larger(progress.code[v], kMasked ? magnitude(next) : next);
+                    for (int below = i + 1; below < kGroup; ++below)
+                        residual[below][v] -= corner[i * kGroup + below] * change;
+                }
+            }
+        }
+    }
+
+    static bool any_unfinished(const Progress& progress, T tol) {
+        VecMask unfinished{};
+        // A lane with NaN compares false: it never holds its neighbours up.
+        for (int v = 0; v < SCN_VECTORS; ++v) unfinished |= (VecMask)(progress.change[v] > tol * progress.code[v]);
+        Mask any = 0;
+        for (int l = 0; l < kWidth; ++l) any |= unfinished[l];
+        return any != 0;
+    }
+
+    template <bool kMasked>
+    static int iterate(const Problem<T>& problem, std::int64_t padded, const T* rhs, const T* support, T* codes,
+                       Progress& progress) {
+        for (int v = 0; v < SCN_VECTORS; ++v) progress.change[v] = progress.code[v] = Vec{} + T(1);
+        int n_iter = 0;
+        while (n_iter < problem.max_iter) {
+            sweep<kMasked>(problem, padded, n_iter == 0 && !problem.init, rhs, support, codes, progress);
+            ++n_iter;
+            if (!any_unfinished(progress, problem.tol)) break;
+        }
+        return n_iter;
+    }
+
+    static void fill_rows(T* block, std::int64_t first_row, std::int64_t last_row) {
+        for (std::int64_t i = first_row * kLanes; i < last_row * kLanes; i += kWidth) store(block + i, Vec{});
+    }
+
+    // NaN in the lanes whose right-hand side is not finite, otherwise 0.
+    static void find_poison(const Problem<T>& problem, std::int64_t padded, const T* rhs, Vec* poison) {
+        for (int v = 0; v < SCN_VECTORS; ++v) poison[v] = Vec{} + problem.poison;
+        for (std::int64_t j = 0; j < padded; ++j)
+            for (int v = 0; v < SCN_VECTORS; ++v) poison[v] += T(0) * load(rhs + j * kLanes + v * kWidth);
+    }
+
+    static std::size_t scratch_size(const Problem<T>& problem) {
+        return static_cast<std::size_t>(padded_atoms(problem.n_atoms)) * kLanes * (problem.support ? 3 : 2);
+    }
+
+    static int solve(const Problem<T>& problem, std::int64_t first, int count, T* scratch) {
+        const std::int64_t n_atoms = problem.n_atoms, padded = padded_atoms(n_atoms), offset = first * n_atoms;
+        T* rhs = scratch;
+        T* codes = rhs + padded * kLanes;
+        T* support = problem.support ? codes + padded * kLanes : nullptr;
+
+        gather(problem.rhs + offset, n_atoms, count, rhs);
+        fill_rows(rhs, n_atoms, padded);
+        if (problem.shift)
+            for (std::int64_t j = 0; j < n_atoms; ++j)
+                for (int v = 0; v < SCN_VECTORS; ++v) {
+                    T* place = rhs + j * kLanes + v * kWidth;
+                    store(place, load(place) - problem.shift[j]);
+                }
+        if (problem.init) gather(problem.init + offset, n_atoms, count, codes);
+        fill_rows(codes, problem.init ? n_atoms : 0, padded);
+        if (support) {
+            gather(problem.support + offset, n_atoms, count, support);
+            fill_rows(support, n_atoms, padded);
+        }
+        Vec poison[SCN_VECTORS];
+        find_poison(problem, padded, rhs, poison);
+
+        Progress progress;
+        const int n_iter = support ? iterate<true>(problem, padded, rhs, support, codes, progress)
+                                   : iterate<false>(problem, padded, rhs, support, codes, progress);
+
+        for (std::int64_t j = 0; j < n_atoms; ++j)
+            for (int v = 0; v < SCN_VECTORS; ++v) {
+                T* place = codes + j * kLanes + v * kWidth;
+                store(place, load(place) + poison[v]);
+            }
+        scatter(codes, n_atoms, count, problem.codes + offset);
+        if (problem.converged)
+            for (int lane = 0; lane < count; ++lane) {
+                const int v = lane / kWidth, l = lane % kWidth;
+                const T finite = T(0) * (progress.code[v][l] + poison[v][l]);
+                problem.converged[first + lane] =
+                    finite == T(0) && progress.change[v][l] <= problem.tol * progress.code[v][l];
+            }
+        return n_iter;
+    }
+};
+
+}  // namespace
+
+#define SCN_JOIN_(a, b) a##_##b
+#define SCN_JOIN(a, b) SCN_JOIN_(a, b)
+extern const Kernel<float> SCN_JOIN(float32, SCN_ISA);
+extern const Kernel<double> SCN_JOIN(float64, SCN_ISA);
+const Kernel<float> SCN_JOIN(float32, SCN_ISA) = {Block<float>::kLanes, Block<float>::scratch_size, Block<float>::solve};
+const Kernel<double> SCN_JOIN(float64, SCN_ISA) = {Block<double>::kLanes, Block<double>::scratch_size, Block<double>::solve};
+
+}  // namespace scn

@@ -1,0 +1,25 @@
+import pytest
+import torch
+
+from torchscn.kernels import available_kernels
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=available_kernels())
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every kernel this machine runs, in force for the test."""
+    monkeypatch.setenv("TORCHSCN_KERNEL", request.param)
+    return request.param
+
+
+@pytest.fixture
+def two_threads():
+    """More than one thread, whatever the machine's default; restored afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)

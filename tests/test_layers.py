@@ -1,0 +1,198 @@
+"""Layers: geometry, gradients, training, conventions of torch."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.autograd import gradcheck
+from torch.func import functional_call
+from torch.testing import assert_close
+
+import torchscn
+from torchscn import SparseCoding, SparseCoding1d, SparseCoding2d
+
+GEOMETRIES = [
+    {"kernel_size": 3},
+    {"kernel_size": 3, "stride": 2, "padding": 1},
+    {"kernel_size": 2, "padding": 0},
+    {"kernel_size": (1, 3), "stride": (2, 1)},
+    {"kernel_size": 3, "dilation": 2, "padding": 3},
+]
+
+
+def codes_of_patches(layer, x):
+    """The layer's output the slow way: lay the patches out and code each."""
+    patches = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride).mT
+    return torchscn.sparse_code(patches, layer.dictionary.flatten(1), layer.lam1, layer.lam2, tol=1e-10).mT
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_2d_equals_coding_each_patch(geometry, memory_format, kernel):
+    layer = SparseCoding2d(3, 7, **geometry, lam1=0.05, per_atom=True, tol=1e-10, dtype=torch.float64)
+    x = torch.randn(2, 3, 9, 8, dtype=torch.float64).contiguous(memory_format=memory_format)
+    codes = layer(x)
+    assert_close(codes.flatten(2), codes_of_patches(layer, x), atol=1e-8, rtol=0)
+    convolved = F.conv2d(x, layer.dictionary, None, layer.stride, layer.padding, layer.dilation)
+    assert codes.shape == convolved.shape
+
+
+def test_1d_equals_2d_with_one_row():
+    one = SparseCoding1d(3, 7, kernel_size=5, stride=2, dilation=2, tol=1e-10, dtype=torch.float64)
+    two = SparseCoding2d(
+        3, 7, kernel_size=(1, 5), stride=(1, 2), dilation=(1, 2), tol=1e-10, dtype=torch.float64, lam1=0.0
+    )
+    two.dictionary.data.copy_(one.dictionary[:, :, None])
+    x = torch.randn(2, 3, 20, dtype=torch.float64)
+    assert_close(one(x), two(x[:, :, None]).squeeze(2))
+
+
+@pytest.mark.parametrize("per_atom", [False, True])
+@pytest.mark.parametrize("geometry", [{"stride": 2, "padding": 1}, {"dilation": 2, "padding": 2}])
+def test_gradcheck_2d(per_atom, geometry):
+    torch.manual_seed(1)
+    layer = SparseCoding2d(2, 5, **geometry, lam1=0.05, lam2=0.05, per_atom=per_atom, tol=1e-12, dtype=torch.float64)
+    x = torch.randn(2, 2, 5, 5, dtype=torch.float64, requires_grad=True)
+
+    def run(x, dictionary, lam1):
+        return functional_call(layer, {"dictionary": dictionary, "lam1": lam1}, (x,))
+
+    assert gradcheck(run, (x, layer.dictionary, layer.lam1))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (SparseCoding2d(3, 4), (3, 6, 6)),
+        (SparseCoding2d(3, 4), (0, 3, 6, 6)),
+        (SparseCoding2d(3, 1, kernel_size=1), (2, 3, 1, 1)),
+        (SparseCoding1d(3, 4), (3, 9)),
+        (SparseCoding(5, 4), (5,)),
+        (SparseCoding(5, 4), (2, 0, 5)),
+    ],
+)
+def test_unbatched_empty_and_single(layer, shape):
+    x = torch.randn(shape, requires_grad=True)
+    codes = layer(x)
+    assert codes.dim() == len(shape)
+    codes.sum().backward()
+    assert x.grad.shape == shape
+    assert layer.solve(x).codes.shape == codes.shape
+
+
+def test_solve_returns_the_certificate():
+    layer = SparseCoding2d(3, 8, tol=1e-6)
+    solution = layer.solve(torch.randn(2, 3, 6, 6))
+    assert solution.codes.shape == (2, 8, 6, 6)
+    assert solution.residual.shape == solution.converged.shape == (2, 6, 6)
+    assert solution.converged.all()
+    assert solution.residual.max() < 1e-4
+    assert not solution.codes.requires_grad
+
+
+def test_reconstruct_gives_patches_like_unfold():
+    layer = SparseCoding2d(2, 60, lam2=1e-6, tol=1e-6)
+    x = torch.randn(2, 2, 6, 6)
+    patches = layer.reconstruct(layer(x))
+    assert patches.shape == (2, 18, 6, 6)
+    unfolded = F.unfold(x, 3, padding=1)
+    assert (patches.flatten(2) - unfolded).norm() < 0.2 * unfolded.norm()
+
+
+def test_reconstruct_dense_and_1d():
+    dense = SparseCoding(6, 40, lam2=1e-6, tol=1e-6)
+    x = torch.randn(9, 6)
+    assert (dense.reconstruct(dense(x)) - x).norm() < 0.2 * x.norm()
+    assert SparseCoding1d(2, 5).reconstruct(torch.rand(3, 5, 7)).shape == (3, 6, 7)
+
+
+@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, lr=1.0), lambda p: torch.optim.AdamW(p, lr=0.5)])
+@pytest.mark.parametrize("per_atom", [False, True])
+def test_projection_keeps_lam1_non_negative(make, per_atom):
+    model = nn.Sequential(SparseCoding(6, 5, lam1=0.01, per_atom=per_atom), nn.Linear(5, 1))
+    optimizer = make(model.parameters())
+    handle = torchscn.attach_projection(optimizer, model)
+    for _ in range(3):
+        # A larger output wants less penalty: lam1 is pushed below zero.
+        (-model[0](torch.rand(20, 6)).sum()).backward()
+        optimizer.step()
+        assert (model[0].lam1 >= 0).all()
+    handle.remove()
+    (-model[0](torch.rand(20, 6)).sum()).backward()
+    optimizer.step()
+    assert (model[0].lam1 < 0).any()
+
+
+def test_negative_lam1_counts_as_zero():
+    layer = SparseCoding(6, 5)
+    x = torch.rand(20, 6)
+    at_zero = layer(x)
+    at_zero.sum().backward()
+    assert layer.lam1.grad != 0
+    layer.lam1.data.fill_(-1.0)
+    assert_close(layer(x), at_zero)
+
+
+def test_unit_norm_ignores_the_length_of_the_parameter():
+    layer = SparseCoding2d(3, 5, unit_norm=True)
+    assert_close(layer.atoms().flatten(1).norm(dim=1), torch.ones(5))
+    x = torch.randn(2, 3, 6, 6)
+    before = layer(x)
+    layer.dictionary.data *= 3
+    assert_close(layer(x), before)
+    layer(x).sum().backward()
+    along = (layer.dictionary.grad * layer.dictionary).flatten(1).sum(1)
+    assert_close(along, torch.zeros(5), atol=1e-3, rtol=0)
+
+
+def test_initial_atoms_have_about_unit_norm():
+    norms = SparseCoding2d(16, 500).dictionary.flatten(1).norm(dim=1)
+    assert 0.97 < norms.mean() < 1.03
+
+
+def test_mixed_network_trains():
+    net = nn.Sequential(
+        SparseCoding2d(1, 8),
+        nn.BatchNorm2d(8),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        SparseCoding2d(8, 12, stride=2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(12, 2),
+    )
+    x = torch.randn(64, 1, 8, 8)
+    labels = torch.arange(64) % 2
+    x[labels == 1, :, :4] += 1.5
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    torchscn.attach_projection(optimizer, net)
+    losses = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_conventions_of_torch():
+    layer = SparseCoding2d(3, 4, per_atom=True, learn_lam1=False, dtype=torch.float64)
+    assert "kernel_size=(3, 3)" in repr(layer)
+    assert "per_atom=True" in repr(layer)
+    assert set(layer.state_dict()) == {"dictionary", "lam1"}
+    assert not layer.lam1.requires_grad
+    clone = copy.deepcopy(layer).float()
+    assert clone(torch.randn(1, 3, 5, 5)).dtype == torch.float32
+    before = layer.dictionary.clone()
+    layer.reset_parameters()
+    assert not torch.equal(before, layer.dictionary)
+    assert SparseCoding2d(3, 4, device="meta").dictionary.is_meta
+
+
+def test_output_is_channels_last():
+    codes = SparseCoding2d(3, 4)(torch.randn(2, 3, 6, 6))
+    assert codes.is_contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,198 @@
+"""Every solver against independent ones, its own certificate, and the limits of the problem."""
+
+import pytest
+import torch
+from oracles import elastic_net, nnls, spams_lasso
+from problems import DICTIONARIES, bump_dictionary, duplicate_dictionary, random_dictionary, signals
+from torch.testing import assert_close
+
+import torchscn
+from torchscn.objective import normal_form
+
+SOLVERS = torchscn.list_solvers()
+TIGHT = {"tol": 1e-12, "max_iter": 20_000}
+SIZES = [(7, 10), (20, 30), (33, 16), (5, 3)]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("kind", DICTIONARIES)
+@pytest.mark.parametrize(("n_atoms", "n_features"), SIZES)
+def test_agrees_with_nnls_per_atom(solver, kind, n_atoms, n_features):
+    D = DICTIONARIES[kind](n_atoms, n_features)
+    x = signals(10, n_features)
+    lam1 = torch.linspace(0, 0.3, n_atoms, dtype=torch.float64)
+    solution = torchscn.solve(x, D, lam1, 0.02, solver=solver, **TIGHT)
+    assert_close(solution.codes, nnls(x, D, lam1, 0.02), atol=1e-6, rtol=0)
+    assert solution.converged.all()
+    assert solution.residual.max() < 1e-8
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("kind", DICTIONARIES)
+@pytest.mark.parametrize("oracle", [spams_lasso, elastic_net])
+def test_agrees_with_spams_and_scikit_learn(solver, kind, oracle):
+    D, x = DICTIONARIES[kind](24, 36), signals(12, 36)
+    codes = torchscn.solve(x, D, 0.1, 0.05, solver=solver, **TIGHT).codes
+    assert_close(codes, oracle(x, D, 0.1, 0.05), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("lam1", [0.0, 0.2])
+def test_agrees_with_nnls_without_lam2(solver, lam1):
+    D, x = random_dictionary(12, 30), signals(20, 30)
+    codes = torchscn.sparse_code(x, D, lam1, solver=solver, **TIGHT)
+    assert_close(codes, nnls(x, D, torch.full((12,), lam1, dtype=torch.float64), 0.0), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_duplicate_atoms_without_lam2_reach_the_optimum(solver):
+    D, x = duplicate_dictionary(12, 30), signals(20, 30)
+    solution = torchscn.solve(x, D, 0.1, solver=solver, **TIGHT)
+    exact = nnls(x, D, torch.full((12,), 0.1, dtype=torch.float64), 1e-9)
+    assert solution.residual.max() < 1e-8
+    assert_close(torchscn.objective(x, D, solution.codes, 0.1), torchscn.objective(x, D, exact, 0.1), atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_float32_residual_at_tight_tolerance(solver, kernel):
+    D, x = random_dictionary(64, 144).float(), signals(500, 144).float()
+    solution = torchscn.solve(x, D, 0.0, 1e-3, solver=solver, tol=1e-6)
+    assert solution.converged.all()
+    assert solution.residual.max() <= 1e-5 * (x @ D.T).abs().max()
+
+
+def test_active_set_residual_is_at_rounding_level():
+    D, x = DICTIONARIES["correlated"](40, 60), signals(50, 60)
+    solution = torchscn.solve(x, D, 0.05, 1e-4, solver="active_set", tol=0.1)
+    assert solution.residual.max() < 1e-13 * (x @ D.T).abs().max() * 100
+
+
+def test_active_set_out_of_rounds_says_so():
+    D, x = DICTIONARIES["correlated"](40, 60), signals(50, 60)
+    zero = torch.zeros(50, 40, dtype=torch.float64)
+    assert not torchscn.solve(x, D, 0.01, 1e-4, solver="active_set", max_iter=1, init=zero).converged.all()
+
+
+@pytest.mark.parametrize("solver", ["coordinate", "fista", "auto"])
+def test_running_into_the_cap_is_reported(solver):
+    D, x = DICTIONARIES["correlated"](40, 60), signals(50, 60)
+    solution = torchscn.solve(x, D, solver=solver, lam2=1e-6, tol=1e-12, max_iter=3)
+    assert solution.n_iter == 3
+    assert (~solution.converged).float().mean() > 0.9
+    assert (solution.residual[solution.converged] < 1e-9).all()
+
+
+def test_auto_finishes_ill_conditioned_problems_exactly():
+    D, x = bump_dictionary(20, 60), signals(50, 60).cumsum(-1)
+    capped = torchscn.solve(x, D, lam2=1e-5, solver="coordinate", tol=1e-11)
+    assert not capped.converged.all()
+    solution = torchscn.solve(x, D, lam2=1e-5, solver="auto", tol=1e-11)
+    assert solution.converged.all()
+    assert_close(solution.codes, nnls(x, D, torch.zeros(20, dtype=torch.float64), 1e-5), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("solver", ["coordinate", "fista"])
+def test_warm_start_saves_iterations(solver, kernel):
+    D, x = random_dictionary(32, 64), signals(100, 64)
+    cold = torchscn.solve(x, D, 0.1, 1e-3, solver=solver, tol=1e-8)
+    warm = torchscn.solve(x, D, 0.1, 1e-3, solver=solver, tol=1e-8, init=cold.codes)
+    assert warm.n_iter < cold.n_iter / 2
+    assert_close(warm.codes, cold.codes, atol=1e-7, rtol=0)
+
+
+def test_fista_fixed_steps_is_the_published_iteration():
+    D, x = random_dictionary(8, 12), signals(5, 12)
+    rhs, gram = normal_form(x, D, 0.1, 1e-3)
+    step = 1 / torch.linalg.eigvalsh(gram)[-1]
+    codes = ahead = torch.zeros_like(rhs)
+    t = 1.0
+    for _ in range(50):
+        following = (ahead - step * (ahead @ gram - rhs)).relu()
+        t_next = (1 + (1 + 4 * t * t) ** 0.5) / 2
+        ahead = following + (t - 1) / t_next * (following - codes)
+        codes, t = following, t_next
+    solution = torchscn.solve(x, D, 0.1, 1e-3, solver="fista", tol=0, max_iter=50)
+    assert solution.n_iter == 50
+    assert_close(solution.codes, codes)
+
+
+def test_orthonormal_dictionary_is_one_shrinkage(kernel):
+    x = signals(6, 5)
+    codes = torchscn.sparse_code(x, torch.eye(5, dtype=torch.float64), 0.3, 0.5)
+    assert_close(codes, (x - 0.3).relu() / 1.5)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_large_lam1_gives_zero(solver):
+    D, x = random_dictionary(9, 14), signals(6, 14)
+    largest = (x @ D.T).max().item()
+    assert torchscn.sparse_code(x, D, largest, 1e-3, solver=solver).count_nonzero() == 0
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_nonneg_qp_is_the_normal_form(solver):
+    D, x = random_dictionary(9, 14), signals(6, 14)
+    rhs, gram = normal_form(x, D, 0.1, 0.01)
+    codes = torchscn.nonneg_qp(rhs, gram, solver=solver, tol=1e-10)
+    assert_close(codes, torchscn.sparse_code(x, D, 0.1, 0.01, solver=solver, tol=1e-10))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bad_signal_is_nan_and_alone(solver, bad, dtype, kernel):
+    D, x = random_dictionary(9, 14).to(dtype), signals(70, 14).to(dtype)
+    clean = torchscn.solve(x, D, 0.1, 1e-3, solver=solver)
+    x[3, 5] = bad
+    solution = torchscn.solve(x, D, 0.1, 1e-3, solver=solver)
+    others = torch.arange(70) != 3
+    assert solution.codes[3].isnan().all()
+    assert not solution.converged[3]
+    assert_close(solution.codes[others], clean.codes[others], atol=1e-4, rtol=1e-4)
+    assert solution.converged[others].all()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_bad_dictionary_is_nan_everywhere(solver, kernel):
+    D, x = random_dictionary(9, 14), signals(6, 14)
+    D[0, 0] = torch.nan
+    solution = torchscn.solve(x, D, 0.1, 1e-3, solver=solver)
+    assert solution.codes.isnan().all()
+    assert not solution.converged.any()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("lam2", [0.0, 1e-3])
+def test_zero_atom_gets_zero_code(solver, lam2, kernel):
+    D, x = random_dictionary(9, 14), signals(6, 14)
+    D[4] = 0
+    solution = torchscn.solve(x, D, 0.0, lam2, solver=solver, init=torch.ones(6, 9, dtype=torch.float64))
+    assert solution.codes[:, 4].count_nonzero() == 0
+    assert solution.converged.all()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (1,), (), (2, 3), (130,)])
+def test_any_leading_shape(solver, shape, kernel):
+    D, x = random_dictionary(6, 8), torch.randn(*shape, 8, dtype=torch.float64)
+    solution = torchscn.solve(x, D, 0.1, 1e-3, solver=solver, tol=1e-9)
+    assert solution.codes.shape == (*shape, 6)
+    assert solution.residual.shape == solution.converged.shape == shape
+    assert (solution.residual < 1e-7).all()
+
+
+@pytest.mark.parametrize("n_atoms", [1, 2, 3, 5, 17, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_any_number_of_atoms(n_atoms, dtype, kernel):
+    D, x = random_dictionary(n_atoms, 50).to(dtype), signals(33, 50).to(dtype)
+    solution = torchscn.solve(x, D, 0.1, 0.1, solver="coordinate", tol=1e-5)
+    assert solution.converged.all()
+    assert solution.residual.max() < 1e-3
+
+
+def test_non_contiguous_input(kernel):
+    D, x = random_dictionary(8, 6), signals(40, 6)
+    expected = torchscn.sparse_code(x, D, 0.1, 1e-3)
+    strided = torch.empty(6, 80, dtype=torch.float64).mT[::2].copy_(x)
+    assert not strided.is_contiguous()
+    assert_close(torchscn.sparse_code(strided, D.mT.contiguous().mT, 0.1, 1e-3), expected)
