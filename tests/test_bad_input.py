@@ -96,7 +96,7 @@ def test_layers(make, error, words):
 
 def test_kernel_choice(monkeypatch):
     monkeypatch.setenv("TORCHSCN_KERNEL", "avx1024")
-    with pytest.raises(ValueError, match="avx1024.*generic"):
+    with pytest.raises(ValueError, match=r"avx1024.*generic"):
         sparse_code(x, D)
 
 

@@ -4,18 +4,23 @@ from importlib.metadata import version
 
 from torchscn.functional import nonneg_qp, solve, sparse_code
 from torchscn.layers import SparseCoding, SparseCoding1d, SparseCoding2d, attach_projection, project_lam1
+from torchscn.models import Bottleneck, Network, create_model, list_models
 from torchscn.objective import kkt_residual, objective
 from torchscn.solvers import Solution, list_solvers
 
 __version__ = version("torchscn")
 
 __all__ = [
+    "Bottleneck",
+    "Network",
     "Solution",
     "SparseCoding",
     "SparseCoding1d",
     "SparseCoding2d",
     "attach_projection",
+    "create_model",
     "kkt_residual",
+    "list_models",
     "list_solvers",
     "nonneg_qp",
     "objective",

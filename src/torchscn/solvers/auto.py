@@ -23,7 +23,7 @@ def auto(problem: QuadraticProgram, tol: float, max_iter: int | None = None) -> 
     if max_iter is not None or bool(result.converged.all()):
         return result
     unfinished = (~result.converged & torch.isfinite(result.codes).all(-1)).nonzero().squeeze(-1)
-    exact = active_set(problem.take(unfinished, init=result.codes[unfinished]), tol)
+    exact = active_set(problem.take(unfinished, init=result.codes[unfinished]), tol, None)
     better = unfinished[exact.converged]
     result.codes[better] = exact.codes[exact.converged]
     result.converged[better] = True

@@ -1,5 +1,6 @@
 """What every solver shares: the problem it sees, the result it returns, the loop, and the registry."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -95,7 +96,7 @@ def effective_tol(tol: float, gram: Tensor, max_iter: int | None) -> float:
     """``tol`` raised to what the number type can show; exactly 0 with a ``max_iter`` means a fixed number of steps."""
     if tol == 0 and max_iter is not None:
         return 0.0
-    return max(tol, torch.finfo(gram.dtype).eps * max(4.0, len(gram) ** 0.5 / 2))
+    return max(tol, torch.finfo(gram.dtype).eps * max(4.0, math.sqrt(len(gram)) / 2))
 
 
 def iterate(

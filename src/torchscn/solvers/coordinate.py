@@ -1,5 +1,7 @@
 """Cyclic coordinate descent (Gauss-Seidel) with over-relaxation: the fastest solver on a CPU."""
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -23,18 +25,20 @@ def coordinate(problem: QuadraticProgram, tol: float, max_iter: int | None = Non
         by iterative methods, J. Optimization Theory and Applications 22 (1977).
     """
     kernel = active_kernel() if problem.rhs.device.type == "cpu" else "torch"
-    options = {
-        "shift": problem.shift,
-        "init": problem.start(),
-        "support": problem.support,
-        "tol": effective_tol(tol, problem.gram, max_iter),
-        "max_iter": MAX_ITER if max_iter is None else max_iter,
-        "relax": relaxation(problem.gram),
-        "ridge": problem.ridge(),
-    }
-    if kernel == "torch":
-        return Result(*torch_sweeps(problem.rhs, problem.gram, **options))
-    return Result(*compiled_sweeps(kernel, problem.rhs, problem.gram, **options))
+    sweeps = torch_sweeps if kernel == "torch" else functools.partial(compiled_sweeps, kernel)
+    return Result(
+        *sweeps(
+            problem.rhs,
+            problem.gram,
+            shift=problem.shift,
+            init=problem.start(),
+            support=problem.support,
+            tol=effective_tol(tol, problem.gram, max_iter),
+            max_iter=MAX_ITER if max_iter is None else max_iter,
+            relax=relaxation(problem.gram),
+            ridge=problem.ridge(),
+        )
+    )
 
 
 def relaxation(gram: Tensor) -> float:

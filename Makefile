@@ -1,0 +1,38 @@
+# Every target sets itself up on a fresh machine: Python >= 3.11 is all it needs (a C++ compiler makes it fast).
+PYTHON ?= python3
+BIN := .venv/bin
+KERNEL := $(wildcard src/torchscn/kernels/cpu/*)
+
+.PHONY: test demo bench lint format clean help
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+test: .venv/ready lint  ## lint, types and tests
+	$(BIN)/python -m pytest
+
+demo: .venv/ready  ## the main job: learn a dictionary of the embedded digits and draw it
+	$(BIN)/python examples/digits_dictionary.py --output demo
+
+bench: .venv/ready  ## time the solvers against others (nothing else should run)
+	$(BIN)/python benchmarks/solvers.py
+
+lint: .venv/ready
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: .venv/ready  ## reformat the code
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+# torch is pinned: an unpinned one brings gigabytes of CUDA packages that no target here needs.
+.venv/ready: pyproject.toml setup.py constraints.txt $(KERNEL)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@if $(BIN)/python -m pip list 2>/dev/null | grep -i '^nvidia'; then \
+		echo 'set-up failed: CUDA packages were installed; is torch pinned in constraints.txt to a CPU build?' >&2; exit 1; fi
+	touch $@
+
+clean:  ## remove everything the targets made
+	rm -rf .venv build dist demo src/torchscn/kernels/*.so src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""``python -m torchscn`` is the command ``scn``."""
+
+from torchscn.cli import main
+
+main()

@@ -1,0 +1,280 @@
+"""The command ``scn``: parse, call, print."""
+
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import cyclopts
+import torch
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+import torchscn
+from torchscn import data as datasets
+from torchscn import training
+from torchscn.data import Batches
+from torchscn.kernels import active_kernel, available_kernels
+from torchscn.training.loop import Interrupted
+from torchscn.training.run_folder import count_parameters
+
+__all__ = ["app", "main"]
+
+app = cyclopts.App(
+    name="scn",
+    help="Deep sparse coding networks for PyTorch.",
+    version=torchscn.__version__,
+)
+data_app = cyclopts.App(name="data", help="Show which data sets are here, what is missing and where to get it.")
+app.command(data_app)
+
+DataDir = Annotated[Path | None, Parameter(help="Folder of the data sets; otherwise TORCHSCN_DATA.")]
+
+
+@app.command
+def train(
+    recipe: str,
+    *,
+    run_dir: Path | None = None,
+    data_dir: DataDir = None,
+    resume: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    quiet: bool = False,
+    **settings: str,
+) -> None:
+    """Train a network: a recipe, and any of its settings with another value.
+
+    For example: scn train cifar10-scn1 --epochs 2 --lr 0.05. `scn recipes` lists the recipes and all settings.
+    With several processes: torchrun --nproc-per-node 2 -m torchscn train RECIPE --run-dir DIR ...
+
+    Parameters
+    ----------
+    recipe
+        Name of a recipe, or path of a TOML file.
+    run_dir
+        Folder for settings, metrics, checkpoints and pictures; runs/RECIPE-TIME unless given.
+    resume
+        Go on from the checkpoint in --run-dir, exactly as if the run had never stopped.
+    device
+        cpu, cuda, or auto for CUDA where there is one.
+    threads
+        CPU threads of each process.
+    quiet
+        Print nothing.
+    settings
+        Any setting of the recipe, for example --lr 0.05.
+    """
+    if threads:
+        torch.set_num_threads(threads)
+    config = training.load_recipe(recipe).override(settings)
+    if run_dir is None:
+        if resume or "RANK" in os.environ:
+            raise ValueError("name the run folder: --run-dir DIR (needed with --resume and under torchrun).")
+        run_dir = Path("runs") / f"{Path(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    training.train(config, run_dir, data_dir=data_dir, resume=resume, device=device, quiet=quiet)
+
+
+@app.command
+def recipes(name: str | None = None) -> None:
+    """List the recipes and the settings they may hold, or show one recipe in full.
+
+    Parameters
+    ----------
+    name
+        Recipe to show.
+    """
+    console = Console()
+    if name is not None:
+        console.print(training.load_recipe(name).to_json(), highlight=False, end="")
+        return
+    table = Table("recipe", "what it trains", box=None)
+    for recipe, description in training.list_recipes().items():
+        table.add_row(recipe, description)
+    console.print(table)
+    console.print(f"\nsettings: {', '.join(vars(training.TrainConfig()))}", highlight=False, soft_wrap=False)
+
+
+@app.command(name="eval")
+def evaluate(
+    run: Path,
+    *,
+    data_dir: DataDir = None,
+    solver: str | None = None,
+    tol: float | None = None,
+    max_iter: int | None = None,
+    batch_size: int = 256,
+    confusion: bool = False,
+) -> None:
+    """Evaluate the network of a run: error, classes, speed, and certificates of every layer on test images.
+
+    Another solver or tolerance shows what looser or tighter codes do to the error.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    solver
+        Solve with this one instead.
+    tol
+        Relative accuracy of the codes.
+    max_iter
+        Cap on the solver's iterations.
+    batch_size
+        Images at once.
+    confusion
+        Also show which classes are taken for which.
+    """
+    given = {"solver": solver, "tol": tol, "max_iter": max_iter}
+    trained = training.load_trained(run, {name: value for name, value in given.items() if value is not None})
+    _, test_set = training.load_data(trained.config, data_dir)
+    if test_set.classes != trained.classes:
+        raise ValueError(
+            f"the run was trained on {len(trained.classes)} classes, {trained.config.data!r} here has "
+            f"{len(test_set.classes)}: is this the same data?"
+        )
+    batches = Batches(test_set, batch_size, trained.normalization, shuffle=False, drop_last=False, prefetch=True)
+    console = Console()
+    if trained.note:
+        console.print(f"note: {trained.note}", style="yellow", soft_wrap=True)
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("evaluating", total=len(test_set))
+        result = training.evaluate(trained.model, batches, progress=lambda done: progress.update(bar, completed=done))
+    console.print(
+        f"test error {result.error:.2f}%  loss {result.loss:.4f}  {len(test_set)} images, "
+        f"{result.images_per_second:.0f} images/s, {count_parameters(trained.model):,} parameters",
+        highlight=False,
+    )
+    _print_classes(console, result, trained.classes)
+    if confusion:
+        _print_confusion(console, result, trained.classes)
+    _print_certificates(console, training.certify(trained.model, next(iter(batches.epoch(0)))[0][:64]))
+
+
+def _print_classes(console: Console, result: training.Evaluation, classes: tuple[str, ...]) -> None:
+    table = Table("class", "error %", "most often taken for", box=None)
+    for index, error in enumerate(result.class_errors()):
+        mistakes = result.confusion[index].clone()
+        mistakes[index] = 0
+        taken_for = f"{classes[int(mistakes.argmax())]} ({int(mistakes.max())})" if mistakes.any() else ""
+        table.add_row(classes[index], f"{error:.1f}", taken_for)
+    console.print(table)
+
+
+def _print_confusion(console: Console, result: training.Evaluation, classes: tuple[str, ...]) -> None:
+    table = Table("true \\ answer", *classes, box=None)
+    for name, row in zip(classes, result.confusion.tolist(), strict=True):
+        table.add_row(name, *(str(count) if count else "." for count in row))
+    console.print(table)
+
+
+def _print_certificates(console: Console, certificates: list[training.LayerCertificate]) -> None:
+    if not certificates:
+        return
+    table = Table("layer", "iterations", "residual", "converged %", "active %", "dead %", "lam1", box=None)
+    for c in certificates:
+        shares = (f"{100 * share:.1f}" for share in (c.converged, c.active, c.dead))
+        table.add_row(c.name, f"{c.iterations:.1f}", f"{c.residual:.1e}", *shares, f"{c.lam1:.3g}")
+    console.print(table)
+
+
+@app.command
+def predict(run: Path, *images: Path, top: int = 3) -> None:
+    """Classify image files with the network of a run.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    images
+        Image files; each is scaled to the size the network was trained on.
+    top
+        How many answers to show for each.
+    """
+    if not images:
+        raise ValueError("name at least one image file.")
+    trained = training.load_trained(run)
+    table = Table("image", *["answer"] * min(top, len(trained.classes)), box=None)
+    for path in images:
+        pixels = datasets.read_image(path, channels=trained.model.in_channels, size=trained.image_size)
+        with torch.inference_mode():
+            shares = trained.model(trained.normalization(pixels[None])).softmax(1)[0]
+        best = shares.topk(min(top, len(trained.classes)))
+        answers = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        table.add_row(str(path), *(f"{trained.classes[index]} {100 * share:.1f}%" for index, share in answers))
+    Console().print(table)
+
+
+@data_app.default
+def data(data_dir: DataDir = None) -> None:
+    """Show which data sets are here, what is missing and where to get it."""
+    table = Table("data set", "state", "where", box=None)
+    for entry in datasets.status(data_dir):
+        state = "here" if entry.found else entry.problem or "missing"
+        table.add_row(entry.name, state, str(entry.path if entry.found else entry.source))
+    Console().print(table)
+    print("`scn data get NAME` downloads one; folder:PATH uses your own pictures, one folder a class.")
+
+
+@data_app.command(name="get")
+def data_get(name: str, *, data_dir: DataDir = None, base_url: str | None = None) -> None:
+    """Download a data set, checked by its hash; an interrupted download goes on where it stopped.
+
+    Parameters
+    ----------
+    name
+        One of the names `scn data` shows.
+    base_url
+        Another place to get the official files from.
+    """
+    columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress:
+        bar = progress.add_task(name, total=None)
+        datasets.download(
+            name,
+            data_dir,
+            base_url=base_url,
+            progress=lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    print(f"{name} is ready.")
+
+
+@app.command
+def info() -> None:
+    """Show versions, the solver kernel in use and what else this machine could run."""
+    table = Table(show_header=False, box=None)
+    for name, value in _environment().items():
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def _environment() -> dict[str, str]:
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {
+        "torchscn": torchscn.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "threads": str(torch.get_num_threads()),
+        "kernel": active_kernel(),
+        "kernels available": ", ".join(available_kernels()),
+        "solvers": ", ".join(torchscn.list_solvers()),
+        "models": ", ".join(torchscn.list_models()),
+        "cuda device": cuda,
+    }
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line; a mistake in the input ends in one sentence, not a traceback."""
+    try:
+        return app(arguments)
+    except Interrupted as stop:
+        print(f"\nscn: {stop}", file=sys.stderr)
+        sys.exit(130)
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"scn: {error}", file=sys.stderr)
+        sys.exit(1)

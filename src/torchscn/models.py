@@ -1,0 +1,348 @@
+"""Deep sparse coding networks: a table of layers, the network built from it, and the models of the paper by name.
+
+A table is a list of :class:`Row` (kind, width, stride). The kind is ``"sparse"`` (a
+:class:`~torchscn.SparseCoding2d`) or ``"conv"`` (a convolution with bias and ReLU), so the convolutional twin of a
+network is the same table with the other kind, and a table of your own may mix them.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchscn import checks
+from torchscn.layers import SparseCoding2d
+
+__all__ = [
+    "PRESETS",
+    "Bottleneck",
+    "LayerOptions",
+    "Network",
+    "Row",
+    "create_model",
+    "list_models",
+    "scn_table",
+]
+
+
+class Row(NamedTuple):
+    """One layer of a network: what it is, how many channels it puts out, its stride."""
+
+    kind: str  # "sparse" or "conv"
+    width: int
+    stride: int = 1
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """What all layers of a network share; the options of sparse coding mean nothing to ``"conv"`` rows."""
+
+    norm: str = "before"  # batch norm "before" each layer and once at the end, or "after" each layer
+    affine: bool = False  # learn scale and bias of the batch norm
+    lam1: float = 0.0  # initial l1 penalty
+    lam2: float = 1e-3  # l2 penalty
+    per_atom: bool = False  # one lam1 per atom instead of one per layer
+    learn_lam1: bool = True
+    unit_norm: bool = False  # keep atoms at unit norm
+    init: str = "unit"  # atoms of about "unit" norm, or the authors' "small" ones of standard deviation 1 / n_features
+    solver: str = "auto"
+    tol: float = 1e-2
+    max_iter: int | None = None
+    grad: str = "implicit"
+
+    def __post_init__(self) -> None:
+        checks.check_choice("norm", self.norm, ("before", "after"))
+        checks.check_choice("init", self.init, ("unit", "small"))
+
+
+# Where the paper's text and its authors' program differ; None of these is the default as a whole (see docs/paper.md).
+PRESETS: dict[str, dict[str, Any]] = {
+    "authors": {
+        "order": "reduce_expand",
+        "downsample": (4, 6),
+        "norm": "before",
+        "init": "small",
+        "lam2": 1e-6,
+        "solver": "fista",
+        "tol": 0.0,
+        "max_iter": 50,
+    },
+    "text": {
+        "order": "expand_reduce",
+        "downsample": (6, 7),
+        "norm": "after",
+        "init": "unit",
+        "lam2": 1e-3,
+        "solver": "fista",
+        "tol": 1e-3,
+        "max_iter": None,
+    },
+}
+
+_SECTIONS = (16, 16, 16, 32, 32, 64, 64)  # slim width of the paper's seven bottleneck modules
+_NAME = re.compile(r"(scn|cnn)([124])")
+
+
+def scn_table(
+    width: int = 1,
+    *,
+    stem: int = 16,
+    order: str = "reduce_expand",
+    downsample: Sequence[int] = (4, 6),
+    kind: str = "sparse",
+) -> list[Row]:
+    """The paper's network as a table: seven bottleneck modules of a slim and a wide layer.
+
+    Args:
+        width: the paper's K: wide layers have K times the atoms of slim ones.
+        stem: width of the first slim layer (the paper uses 8 on MNIST).
+        order: ``"reduce_expand"`` (slim, then wide) or ``"expand_reduce"``.
+        downsample: modules, counted from 1, whose first layer has stride 2.
+        kind: ``"sparse"`` or ``"conv"``.
+
+    Example:
+        >>> scn_table(width=4)[:2]
+        [Row(kind='sparse', width=16, stride=1), Row(kind='sparse', width=64, stride=1)]
+    """
+    checks.check_choice("order", order, ("reduce_expand", "expand_reduce"))
+    checks.check_number("width", width, at_least=1, whole=True)
+    checks.check_number("stem", stem, at_least=1, whole=True)
+    rows = []
+    for number, slim in enumerate(_SECTIONS, start=1):
+        pair = [stem if number == 1 else slim, slim * width]
+        first, second = pair if order == "reduce_expand" else pair[::-1]
+        rows += [Row(kind, first, 2 if number in downsample else 1), Row(kind, second)]
+    return rows
+
+
+class CodingBlock(nn.Sequential):
+    """One row of a table: its layer with the batch norm that belongs to it."""
+
+    def __init__(self, in_channels: int, row: Row, options: LayerOptions):
+        layer = _make_layer(in_channels, row, options)
+        if options.norm == "before":
+            super().__init__(_norm(in_channels, options), *layer)
+        else:
+            super().__init__(*layer, _norm(row.width, options))
+
+
+class Bottleneck(nn.Sequential):
+    """One slim and one wide layer: the slim dictionary clusters, the wide one discriminates.
+
+    Args:
+        in_channels: channels of the input.
+        reduce: width of the slim layer.
+        expand: width of the wide layer.
+        stride: of the first of the two.
+        order: ``"reduce_expand"`` or ``"expand_reduce"``.
+        kind: ``"sparse"``, or ``"conv"`` for the convolutional twin.
+        options: norm, penalties and solver, see :class:`LayerOptions`.
+
+    Example:
+        >>> Bottleneck(3, 16, 64)(torch.randn(2, 3, 8, 8)).shape
+        torch.Size([2, 64, 8, 8])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        reduce: int,
+        expand: int,
+        *,
+        stride: int = 1,
+        order: str = "reduce_expand",
+        kind: str = "sparse",
+        options: LayerOptions | None = None,
+    ):
+        checks.check_choice("order", order, ("reduce_expand", "expand_reduce"))
+        first, second = (reduce, expand) if order == "reduce_expand" else (expand, reduce)
+        super().__init__(*_make_blocks(in_channels, [Row(kind, first, stride), Row(kind, second)], options))
+
+
+class Network(nn.Module):
+    """Layers from a table, global average pooling and a linear classifier.
+
+    Args:
+        table: rows ``(kind, width, stride)``.
+        num_classes: outputs of the classifier.
+        in_channels: channels of the images.
+        options: norm, penalties and solver, see :class:`LayerOptions`.
+
+    Shape:
+        - Input: ``(batch, in_channels, height, width)``
+        - Output: ``(batch, num_classes)``
+
+    Example:
+        >>> net = Network([Row("sparse", 8), Row("conv", 16, 2)], num_classes=5)
+        >>> net(torch.randn(2, 3, 12, 12)).shape
+        torch.Size([2, 5])
+    """
+
+    def __init__(
+        self,
+        table: Iterable[Row | tuple[str, int, int]],
+        num_classes: int = 10,
+        in_channels: int = 3,
+        options: LayerOptions | None = None,
+    ):
+        super().__init__()
+        options = options or LayerOptions()
+        self.table = [Row(*row) for row in table]
+        if not self.table:
+            raise ValueError("the table of layers is empty; give at least one row (kind, width, stride).")
+        checks.check_number("num_classes", num_classes, at_least=1, whole=True)
+        checks.check_number("in_channels", in_channels, at_least=1, whole=True)
+        self.num_classes, self.in_channels = num_classes, in_channels
+        self.blocks = nn.Sequential(*_make_blocks(in_channels, self.table, options))
+        last = self.table[-1].width
+        self.norm = _norm(last, options) if options.norm == "before" else nn.Identity()
+        self.classifier = nn.Linear(last, num_classes)
+        nn.init.normal_(self.classifier.weight, std=1 / last)
+        nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_input(x)
+        x = x.contiguous(memory_format=torch.channels_last)
+        logits: Tensor = self.classifier(self.norm(self.blocks(x)).mean((2, 3)))
+        return logits
+
+    def forward_features(self, x: Tensor) -> list[Tensor]:
+        """The output of every row of the table, in order: the codes of every sparse coding layer."""
+        self._check_input(x)
+        features = []
+        x = x.contiguous(memory_format=torch.channels_last)
+        for block in self.blocks:
+            for module in block.children():
+                x = module(x)
+                if isinstance(module, (SparseCoding2d, nn.ReLU)):
+                    features.append(x)
+        return features
+
+    def sparse_layers(self) -> list[tuple[str, SparseCoding2d]]:
+        """The sparse coding layers with their names, in order."""
+        return [(name, module) for name, module in self.named_modules() if isinstance(module, SparseCoding2d)]
+
+    def _check_input(self, x: Tensor) -> None:
+        if x.dim() != 4 or x.shape[1] != self.in_channels:
+            raise ValueError(
+                f"the network takes images of shape (batch, {self.in_channels}, height, width); got {tuple(x.shape)}. "
+                "Grey images need in_channels=1, colour ones 3."
+            )
+        smallest = 1
+        for row in self.table:
+            smallest *= row.stride
+        if min(x.shape[2:]) < smallest:
+            raise ValueError(
+                f"images of {x.shape[2]} x {x.shape[3]} pixels are too small: the strides of this network leave "
+                f"nothing of less than {smallest} x {smallest}."
+            )
+
+
+def list_models() -> list[str]:
+    """Names usable in :func:`create_model`: the paper's networks and their convolutional twins.
+
+    Example:
+        >>> list_models()
+        ['cnn1', 'cnn2', 'cnn4', 'scn1', 'scn2', 'scn4']
+    """
+    return [family + width for family in ("cnn", "scn") for width in "124"]
+
+
+def create_model(
+    name: str,
+    num_classes: int = 10,
+    in_channels: int = 3,
+    *,
+    preset: str | None = None,
+    stem: int | None = None,
+    width: int | None = None,
+    order: str | None = None,
+    downsample: Sequence[int] | None = None,
+    norm: str | None = None,
+    affine: bool | None = None,
+    lam1: float | None = None,
+    lam2: float | None = None,
+    per_atom: bool | None = None,
+    learn_lam1: bool | None = None,
+    unit_norm: bool | None = None,
+    init: str | None = None,
+    solver: str | None = None,
+    tol: float | None = None,
+    max_iter: int | None = None,
+    grad: str | None = None,
+) -> Network:
+    """A network by name: ``scn1``, ``scn2``, ``scn4`` of the paper, or ``cnn1``, ``cnn2``, ``cnn4``, their twins.
+
+    A twin has the same shapes and norms with ``Conv2d`` (with bias) and ``ReLU`` in place of every sparse coding layer.
+
+    Args:
+        name: one of :func:`list_models`; the digit is the paper's K.
+        num_classes: number of classes.
+        in_channels: channels of the images.
+        preset: ``"authors"`` or ``"text"`` choose every option as the authors' program or the paper's text has it;
+            options given here go before it.
+        stem: width of the first slim layer, 16 unless given (the paper uses 8 on MNIST).
+        width: another K.
+        order: ``"reduce_expand"`` or ``"expand_reduce"``.
+        downsample: modules, counted from 1, whose first layer has stride 2.
+        norm, affine, lam1, lam2, per_atom, learn_lam1, unit_norm, init, solver, tol, max_iter, grad: see
+            :class:`LayerOptions`.
+
+    Example:
+        >>> model = create_model("scn1", num_classes=10)
+        >>> sum(p.numel() for p in model.parameters())
+        173896
+    """
+    checks.check_choice("model", name, list_models())
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    if preset is not None:
+        checks.check_choice("preset", preset, PRESETS)
+    given = {key: value for key, value in locals().items() if key not in ("name", "match") and value is not None}
+    chosen = PRESETS.get(preset or "", {}) | given
+    family, digit = match.groups()
+    table_options = {key: chosen[key] for key in ("stem", "order", "downsample") if key in chosen}
+    table = scn_table(chosen.get("width", int(digit)), kind="sparse" if family == "scn" else "conv", **table_options)
+    layer_names = {field.name for field in fields(LayerOptions)}
+    options = replace(LayerOptions(), **{key: value for key, value in chosen.items() if key in layer_names})
+    return Network(table, num_classes, in_channels, options)
+
+
+def _make_blocks(in_channels: int, table: Sequence[Row], options: LayerOptions | None) -> list[CodingBlock]:
+    """One block per row, each taking what the one before puts out."""
+    inputs = [in_channels, *(row.width for row in table[:-1])]
+    return [CodingBlock(n, row, options or LayerOptions()) for n, row in zip(inputs, table, strict=True)]
+
+
+def _norm(channels: int, options: LayerOptions) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-4, momentum=0.1, affine=options.affine)
+
+
+def _make_layer(in_channels: int, row: Row, options: LayerOptions) -> list[nn.Module]:
+    checks.check_choice("kind", row.kind, ("sparse", "conv"))
+    if row.kind == "conv":
+        convolution = nn.Conv2d(in_channels, row.width, 3, row.stride, padding=1)
+        nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
+        nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+        return [convolution, nn.ReLU()]
+    layer = SparseCoding2d(
+        in_channels,
+        row.width,
+        3,
+        row.stride,
+        lam1=options.lam1,
+        lam2=options.lam2,
+        per_atom=options.per_atom,
+        learn_lam1=options.learn_lam1,
+        unit_norm=options.unit_norm,
+        solver=options.solver,
+        tol=options.tol,
+        max_iter=options.max_iter,
+        grad=options.grad,
+    )
+    if options.init == "small":
+        nn.init.normal_(layer.dictionary, std=1 / layer.dictionary[0].numel())
+    return [layer]

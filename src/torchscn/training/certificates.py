@@ -1,0 +1,80 @@
+"""Certificates of a network: how well each layer's codes are solved, and what they look like."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchscn.layers import SparseCoding, SparseCoding1d, SparseCoding2d
+from torchscn.solvers import Solution
+
+__all__ = ["LayerCertificate", "certify"]
+
+
+@dataclass(frozen=True)
+class LayerCertificate:
+    """What one sparse coding layer did on a batch."""
+
+    name: str
+    iterations: float  # mean over positions
+    residual: float  # largest KKT residual, relative to the largest code
+    converged: float  # share of positions that met the tolerance
+    active: float  # share of codes that are not zero
+    dead: float  # share of atoms that no position uses
+    lam1: float  # mean over atoms
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether (nearly) every position met the tolerance."""
+        return self.converged >= 0.99
+
+
+def certify(model: nn.Module, x: Tensor) -> list[LayerCertificate]:
+    """Solve every sparse coding layer of ``model`` on its input when the model sees ``x``; nothing is changed.
+
+    Args:
+        model: any module with sparse coding layers inside.
+        x: a batch as the model takes it; a few dozen images are enough.
+
+    Example:
+        >>> from torchscn import create_model
+        >>> [first, *_] = certify(create_model("scn1"), torch.randn(2, 3, 16, 16))
+        >>> first.name, first.converged
+        ('blocks.0.1', 1.0)
+    """
+    found: list[LayerCertificate] = []
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, (SparseCoding, SparseCoding1d, SparseCoding2d)):
+
+            def look(layer: nn.Module, inputs: tuple[Tensor], name: str = name) -> None:
+                found.append(_summarize(name, layer, layer.solve(inputs[0])))  # type: ignore[operator]
+
+            handles.append(module.register_forward_pre_hook(look))
+    was_training = model.training
+    try:
+        model.eval()
+        with torch.no_grad():
+            model(x)
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _summarize(name: str, layer: nn.Module, solution: Solution) -> LayerCertificate:
+    channels = -1 if isinstance(layer, SparseCoding) else 1
+    active = (solution.codes > 0).movedim(channels, -1).flatten(0, -2)
+    largest = solution.codes.amax().clamp(min=torch.finfo(solution.codes.dtype).tiny)
+    lam1 = layer.lam1
+    assert isinstance(lam1, Tensor)
+    return LayerCertificate(
+        name=name,
+        iterations=solution.mean_iter,
+        residual=float(solution.residual.max() / largest),
+        converged=float(solution.converged.double().mean()),
+        active=float(active.double().mean()),
+        dead=float((~active.any(0)).double().mean()),
+        lam1=float(lam1.detach().clamp(min=0).mean()),
+    )

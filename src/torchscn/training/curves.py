@@ -1,0 +1,26 @@
+"""The learning curve of a run as a picture."""
+
+from pathlib import Path
+from typing import Any
+
+__all__ = ["draw_curves"]
+
+
+def draw_curves(path: Path, metrics: list[dict[str, Any]], title: str) -> bool:
+    """Training and test error over the epochs; returns False where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    epochs = [entry["epoch"] for entry in metrics]
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(epochs, [entry["train_error"] for entry in metrics], color="C0", linestyle="--", label="train")
+    axes.plot(epochs, [entry["test_error"] for entry in metrics], color="C0", label="test")
+    last = metrics[-1]["test_error"] if metrics else float("nan")
+    axes.set(xlabel="epoch", ylabel="error (%)", title=f"{title}: {last:.2f} % test error in the last epoch")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=110)
+    return True

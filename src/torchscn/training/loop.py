@@ -1,0 +1,329 @@
+"""The training loop, from top to bottom."""
+
+import dataclasses
+import functools
+import math
+import signal
+import time
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from torchscn import data
+from torchscn.data import Batches, ImageSet, Normalization
+from torchscn.layers import attach_projection
+from torchscn.training.certificates import certify
+from torchscn.training.checkpoint import Checkpoint, load_checkpoint, optimizer_tensors, save_checkpoint
+from torchscn.training.config import ConfigError, TrainConfig
+from torchscn.training.distributed import Process, start_process, sum_over_ranks, was_restarted, wrap
+from torchscn.training.evaluation import evaluate
+from torchscn.training.report import Reporter
+from torchscn.training.run_folder import RunFolder
+from torchscn.training.schedule import learning_rate
+
+__all__ = ["DivergenceError", "Interrupted", "TrainResult", "fit", "load_data", "train"]
+
+_CERTIFIED_IMAGES = 64
+
+
+class DivergenceError(RuntimeError):
+    """The loss is no longer finite."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or a termination signal; a checkpoint was written."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run gives back."""
+
+    model: nn.Module  # with the weights that were evaluated last (averaged ones with ema)
+    normalization: Normalization
+    metrics: list[dict[str, Any]]  # one entry per epoch
+    folder: Path
+
+
+@dataclass
+class Position:
+    """Where a run is: the next batch to train on, and the sums over the epoch so far."""
+
+    epoch: int = 0
+    batch: int = 0
+    loss_sum: float = 0.0
+    n_wrong: int = 0
+    n_seen: int = 0
+    seconds: float = 0.0  # spent on this epoch
+
+    def next_epoch(self) -> "Position":
+        return Position(epoch=self.epoch + 1)
+
+
+def train(
+    config: TrainConfig,
+    run_dir: Path,
+    *,
+    data_dir: Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    quiet: bool = False,
+) -> TrainResult:
+    """Train the model of ``config`` on its data; the files of the run go to ``run_dir``.
+
+    Under ``torchrun`` every process takes its share of each batch, and a restarted one resumes by itself.
+
+    Args:
+        config: all settings.
+        run_dir: folder of the run; made if needed.
+        data_dir: where the data sets are; None takes ``TORCHSCN_DATA``.
+        resume: go on from the folder's checkpoint, exactly as if the run had never stopped.
+        device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
+        quiet: print nothing.
+    """
+    process = start_process(device)
+    train_set, test_set = load_data(config, data_dir)
+    torch.manual_seed(config.seed)
+    model = config.make_model(len(train_set.classes), train_set.images.shape[1])
+    return fit(model, train_set, test_set, config, run_dir, resume=resume, process=process, quiet=quiet)
+
+
+def load_data(config: TrainConfig, data_dir: Path | None) -> tuple[ImageSet, ImageSet]:
+    """The images to train and to test on; with ``validation``, the latter are held-out training images."""
+    train_set = data.load(config.data, "train", data_dir)
+    if config.validation:
+        train_set, test_set = train_set.split(config.validation, seed=0)
+    else:
+        test_set = data.load(config.data, "test", data_dir)
+    if config.limit:
+        train_set = train_set.take(range(min(config.limit, len(train_set))))
+    return train_set, test_set
+
+
+def fit(
+    model: nn.Module,
+    train_set: ImageSet,
+    test_set: ImageSet,
+    config: TrainConfig,
+    run_dir: Path,
+    *,
+    resume: bool = False,
+    process: Process | None = None,
+    quiet: bool = False,
+) -> TrainResult:
+    """Train any classifier on any images with the optimisation settings of ``config``.
+
+    Args:
+        model: images ``(batch, channels, height, width)`` to one score per class; ``lam1`` of the sparse coding layers
+            inside is kept non-negative.
+        train_set: images to train on.
+        test_set: images to test on after every epoch.
+        config: settings; those about data and model are only recorded.
+        run_dir: folder of the run.
+        resume: go on from the folder's checkpoint.
+        process: this process among others, from :func:`torchscn.training.start_process`.
+        quiet: print nothing.
+
+    Raises:
+        DivergenceError: the loss is no longer finite.
+        Interrupted: on Ctrl-C or a termination signal, after writing a checkpoint.
+    """
+    process = process or Process()
+    run = RunFolder(run_dir)
+    resume = resume or was_restarted()
+    if run.has_checkpoint() and not resume:
+        raise ConfigError(f"{run_dir} already holds a run; go on with it (--resume) or choose another --run-dir.")
+    reporter = Reporter(run, config, quiet=quiet or not process.is_main)
+    if process.is_main:
+        run.begin(config)
+
+    normalization = Normalization.fit(train_set.images, per_pixel=config.mean == "pixel", divide=config.divide_std)
+    shares = functools.partial(Batches, rank=process.rank, world_size=process.world_size)
+    augmentation = config.make_augmentation()
+    batches = shares(train_set, config.batch_size, normalization, augmentation, seed=config.seed, prefetch=True)
+    test_batches = shares(test_set, config.batch_size, normalization, shuffle=False, drop_last=False)
+    sample = normalization(train_set.images[:_CERTIFIED_IMAGES]).to(process.device)
+
+    model = model.to(process.device).train()
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        nesterov=config.nesterov,
+    )
+    attach_projection(optimizer, model)
+    average = AveragedWeights(model, config.ema) if config.ema else None
+
+    position = Position()
+    metrics: list[dict[str, Any]] = []
+    if resume and run.has_checkpoint():
+        checkpoint, problem = load_checkpoint(run.path)
+        if problem:
+            reporter.warn(problem)
+        checkpoint.restore_model(model)
+        checkpoint.restore_optimizer(optimizer)
+        if average:
+            average.restore(checkpoint.tensors["ema"])
+        position = Position(**checkpoint.numbers["position"])
+        metrics = [entry for entry in run.read_metrics() if entry["epoch"] <= position.epoch]
+        reporter.say(f"resuming in epoch {position.epoch + 1}, batch {position.batch + 1}")
+    replica = wrap(model, process)
+    about = {"classes": train_set.classes, "image_size": list(train_set.images.shape[2:])}
+
+    def save(position: Position) -> None:
+        """Write a checkpoint of everything the rest of the run depends on."""
+        if not process.is_main:
+            return
+        tensors = {"model": model.state_dict(), "optimizer": optimizer_tensors(optimizer)}
+        tensors["normalization"] = normalization.state()
+        if average:
+            tensors["ema"] = average.weights
+        numbers = {"position": dataclasses.asdict(position), "about": about}
+        save_checkpoint(run.path, Checkpoint(tensors, numbers))
+
+    with _signals() as interrupted, reporter:
+        while position.epoch < config.epochs:
+            last_save = time.monotonic()
+            started = time.monotonic() - position.seconds
+            for x, labels in batches.epoch(position.epoch, start=position.batch):
+                step = position.epoch * len(batches) + position.batch
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate(config, step, len(batches))
+                loss, n_wrong = train_step(
+                    replica, optimizer, x.to(process.device), labels.to(process.device), config.label_smoothing
+                )
+                if average:
+                    average.update(model, step)
+                position.batch += 1
+                position.loss_sum += loss * len(labels)
+                position.n_wrong += n_wrong
+                position.n_seen += len(labels)
+                position.seconds = time.monotonic() - started
+                _check_finite(loss, position, config)
+                reporter.step(position, len(batches), process.world_size)
+                if interrupted:
+                    save(position)
+                    raise Interrupted(f"stopped in epoch {position.epoch + 1}; go on with --resume --run-dir {run_dir}")
+                if time.monotonic() - last_save > config.checkpoint_seconds:
+                    save(position)
+                    last_save = time.monotonic()
+
+            evaluated = average.applied_to(model) if average else _unchanged(model)
+            with evaluated:
+                test = evaluate(model, test_batches, process.device)
+                certificates = certify(model, sample)
+            sums = torch.tensor([position.loss_sum, position.n_wrong, position.n_seen], dtype=torch.float64)
+            loss_sum, n_wrong_sum, n_seen = sum_over_ranks(sums.to(process.device)).tolist()
+            metrics.append(
+                {
+                    "epoch": position.epoch + 1,
+                    "train_loss": loss_sum / n_seen,
+                    "train_error": 100 * n_wrong_sum / n_seen,
+                    "test_loss": test.loss,
+                    "test_error": test.error,
+                    "lr": optimizer.param_groups[0]["lr"],
+                    "seconds": position.seconds,
+                    "images_per_second": n_seen / position.seconds,
+                    "layers": [dataclasses.asdict(c) for c in certificates],
+                }
+            )
+            if process.is_main:
+                run.write_metrics(metrics)
+            reporter.epoch(metrics[-1], certificates)
+            position = position.next_epoch()
+            save(position)
+
+        if average:
+            average.copy_to(model)
+        if process.is_main:
+            run.write_weights(model.state_dict(), normalization, about)
+        reporter.finish(metrics)
+    return TrainResult(model, normalization, metrics, run.path)
+
+
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, labels: Tensor, label_smoothing: float = 0.0
+) -> tuple[float, int]:
+    """One step of gradient descent; returns the loss and the number of wrong answers on the batch."""
+    optimizer.zero_grad()
+    scores = model(x)
+    loss = F.cross_entropy(scores, labels, label_smoothing=label_smoothing)
+    loss.backward()
+    optimizer.step()
+    return float(loss.detach()), int((scores.detach().argmax(1) != labels).sum())
+
+
+class AveragedWeights:
+    """An exponential moving average of a model's state, batch norm statistics included."""
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay = decay
+        self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+    def update(self, model: nn.Module, step: int) -> None:
+        """Move towards the model's state; early on faster, so that the start is forgotten."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        with torch.no_grad():
+            for name, value in model.state_dict().items():
+                if value.is_floating_point():
+                    self.weights[name].lerp_(value, 1 - decay)
+                else:
+                    self.weights[name].copy_(value)
+
+    def restore(self, weights: dict[str, Tensor]) -> None:
+        for name, value in weights.items():
+            self.weights[name].copy_(value)
+
+    def copy_to(self, model: nn.Module) -> None:
+        model.load_state_dict(self.weights)
+
+    @contextmanager
+    def applied_to(self, model: nn.Module) -> Iterator[None]:
+        """The averaged weights in the model for a while, then its own again."""
+        own = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        self.copy_to(model)
+        try:
+            yield
+        finally:
+            model.load_state_dict(own)
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """A list that fills when Ctrl-C or a termination signal arrives, so that the step at hand can finish."""
+    received: list[int] = []
+
+    def note(number: int, frame: types.FrameType | None) -> None:
+        received.append(number)
+
+    watched = (signal.SIGINT, signal.SIGTERM)
+    try:
+        before = {number: signal.signal(number, note) for number in watched}
+    except ValueError:  # not in the main thread: its owner handles signals
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check_finite(loss: float, position: Position, config: TrainConfig) -> None:
+    if not math.isfinite(loss):
+        raise DivergenceError(
+            f"the loss became {loss} in epoch {position.epoch + 1}, batch {position.batch}. Try a lower lr (now "
+            f"{config.lr}), a few epochs of warmup, or a larger lam2; the last checkpoint is from before."
+        )

@@ -1,0 +1,121 @@
+"""What a person sees of a run: a bar, a line an epoch, warnings, a picture at the end."""
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from torchscn.training.certificates import LayerCertificate
+from torchscn.training.config import TrainConfig
+from torchscn.training.curves import draw_curves
+from torchscn.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from torchscn.training.loop import Position
+
+__all__ = ["Reporter"]
+
+
+class Reporter:
+    """Tells a person how a run goes; a quiet one only writes the picture and the event files."""
+
+    def __init__(self, run: RunFolder, config: TrainConfig, *, quiet: bool):
+        self.run, self.config, self.quiet = run, config, quiet
+        self.console = Console(quiet=quiet, soft_wrap=True)
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed}/{task.total}  {task.fields[now]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            disable=quiet or not self.console.is_terminal,
+        )
+        self.task: TaskID | None = None
+        self.events = _event_writer(run, config)
+
+    def __enter__(self) -> "Reporter":
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+        if self.events is not None:
+            self.events.close()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False)
+
+    def warn(self, text: str) -> None:
+        self.console.print(f"warning: {text}", style="yellow", highlight=False)
+
+    def step(self, position: "Position", n_batches: int, world_size: int) -> None:
+        """Move the bar: loss, error and speed of the epoch so far, time left to the end of the run."""
+        if self.task is None:
+            total = self.config.epochs * n_batches
+            done = position.epoch * n_batches + position.batch - 1
+            self.task = self.progress.add_task("", total=total, completed=done, now="")
+        speed = world_size * position.n_seen / max(position.seconds, 1e-9)
+        error = 100 * position.n_wrong / position.n_seen
+        self.progress.update(
+            self.task,
+            advance=1,
+            description=f"epoch {position.epoch + 1}/{self.config.epochs}",
+            now=f"loss {position.loss_sum / position.n_seen:.3f}  error {error:.1f}%  {speed:.0f} images/s",
+        )
+
+    def epoch(self, entry: dict[str, Any], certificates: list[LayerCertificate]) -> None:
+        """One line for the epoch, and a warning for every layer whose codes are not what they should be."""
+        sweeps = [c.iterations for c in certificates]
+        codes = [c.active for c in certificates]
+        layers = ""
+        if certificates:
+            layers = (
+                f"  iterations {min(sweeps):.1f}-{max(sweeps):.1f}  active {100 * sum(codes) / len(codes):.0f}%"
+                f"  residual {max(c.residual for c in certificates):.0e}"
+            )
+        self.say(
+            f"epoch {entry['epoch']:3d}/{self.config.epochs}  train loss {entry['train_loss']:.4f} "
+            f"error {entry['train_error']:5.2f}%  test error {entry['test_error']:5.2f}%  "
+            f"{entry['images_per_second']:.0f} images/s{layers}"
+        )
+        for certificate in certificates:
+            if not certificate.is_sound:
+                self.warn(
+                    f"layer {certificate.name} does not converge: {100 * (1 - certificate.converged):.1f}% of its "
+                    "codes miss the tolerance; raise max_iter or lam2, or use solver='auto'."
+                )
+            if certificate.dead > 0.5:
+                self.warn(
+                    f"layer {certificate.name}: {100 * certificate.dead:.0f}% of its atoms are used by no patch; a "
+                    f"lower weight_decay or lam1 (now {certificate.lam1:.3g}) may wake them."
+                )
+        if self.events is not None:
+            for name, value in entry.items():
+                if isinstance(value, (int, float)):
+                    self.events.add_scalar(name, value, entry["epoch"])
+            for certificate in certificates:
+                for name in ("iterations", "residual", "active", "dead", "lam1"):
+                    self.events.add_scalar(f"{name}/{certificate.name}", getattr(certificate, name), entry["epoch"])
+
+    def finish(self, metrics: list[dict[str, Any]]) -> None:
+        """The picture, and where everything is."""
+        if self.quiet and self.events is None and not self.run.config.exists():
+            return
+        drawn = draw_curves(self.run.curves, metrics, title=f"{self.config.model} on {self.config.data}")
+        self.say(f"final test error {metrics[-1]['test_error']:.2f}%" if metrics else "nothing left to train")
+        self.say(f"run folder {self.run.path}" + ("" if drawn else " (no picture: pip install torchscn[plot])"))
+
+
+def _event_writer(run: RunFolder, config: TrainConfig) -> Any:
+    """A TensorBoard writer if asked for."""
+    if not config.tensorboard:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ValueError("tensorboard=true needs TensorBoard: pip install torchscn[tensorboard]") from error
+    return SummaryWriter(str(run.path))

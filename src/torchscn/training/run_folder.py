@@ -1,0 +1,181 @@
+"""The folder of a run: settings, environment, metrics, weights and pictures, each in one file."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from torchscn import kernels
+from torchscn.data import Normalization
+from torchscn.models import Network
+from torchscn.training.checkpoint import CURRENT, CheckpointError, load_checkpoint, load_weights, write_tensors
+from torchscn.training.config import TrainConfig, read_config
+
+__all__ = ["RunFolder", "TrainedModel", "load_trained"]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where the files of a run are."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def curves(self) -> Path:
+        return self.path / "curves.png"
+
+    def has_checkpoint(self) -> bool:
+        return any(self.path.glob("checkpoint*.safetensors"))
+
+    def begin(self, config: TrainConfig) -> None:
+        """Create the folder with the settings and the environment; an earlier run's settings must be the same."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self.config.exists() and (kept := read_config(self.config)) != config:
+            changed = [name for name in vars(config) if getattr(kept, name) != getattr(config, name)]
+            raise CheckpointError(
+                f"{self.path} holds a run with other settings ({', '.join(changed)} differ). "
+                "Resume with the same settings, or choose another --run-dir."
+            )
+        _write_text(self.config, config.to_json())
+        _write_text(self.path / "environment.json", json.dumps(describe_environment(), indent=2) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of ``metrics.jsonl``; a last line cut short by a crash is left out."""
+        entries = []
+        for line in self.metrics.read_text().splitlines() if self.metrics.exists() else []:
+            try:
+                entries.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return entries
+
+    def write_metrics(self, entries: list[dict[str, Any]]) -> None:
+        """Replace ``metrics.jsonl``."""
+        _write_text(self.metrics, "".join(json.dumps(entry) + "\n" for entry in entries))
+
+    def write_weights(self, weights: Mapping[str, Tensor], normalization: Normalization, about: dict[str, Any]) -> None:
+        """Keep the trained weights with all that a user of them needs; ``about`` names classes and image size."""
+        tensors = {f"model/{name}": value for name, value in weights.items()}
+        tensors |= {f"normalization/{name}": value for name, value in normalization.state().items()}
+        write_tensors(self.weights, tensors, {"about": json.dumps(about)})
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A network out of a run, ready to use."""
+
+    model: Network
+    config: TrainConfig
+    normalization: Normalization
+    classes: tuple[str, ...]
+    image_size: tuple[int, int]  # height and width it was trained on
+    note: str | None  # what a user should know, for instance that the run is not finished
+
+
+def load_trained(folder: Path, overrides: Mapping[str, Any] | None = None) -> TrainedModel:
+    """The network of a run: its final weights, or those of the last checkpoint if the run is not finished.
+
+    Args:
+        folder: the run folder.
+        overrides: settings of the solver to use instead (``solver``, ``tol``, ``max_iter``).
+
+    Raises:
+        ConfigError: this is no run folder.
+        CheckpointError: it holds no weights, or of another network.
+    """
+    run = RunFolder(folder)
+    config = read_config(run.config)
+    if run.weights.exists():
+        tensors, about = _read_weights(run.weights)
+        note = None
+    else:
+        checkpoint, problem = load_checkpoint(folder)
+        group = "ema" if "ema" in checkpoint.tensors else "model"
+        tensors = {"model": checkpoint.tensors[group], "normalization": checkpoint.tensors["normalization"]}
+        about = checkpoint.numbers["about"]
+        epoch = checkpoint.numbers["position"]["epoch"]
+        note = f"this run is not finished: these are its weights after {epoch} of {config.epochs} epochs."
+        note = f"{problem} {note}" if problem else note
+    used = config.override(overrides or {})
+    normalization = Normalization.from_state(tensors["normalization"])
+    model = used.make_model(len(about["classes"]), len(normalization.mean))
+    load_weights(model, tensors["model"], source=str(folder))
+    height, width = about["image_size"]
+    return TrainedModel(model.eval(), used, normalization, tuple(about["classes"]), (height, width), note)
+
+
+def _read_weights(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    groups: dict[str, dict[str, Tensor]] = {"model": {}, "normalization": {}}
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (not a dict)
+                group, rest = name.split("/", 1)
+                groups[group][rest] = file.get_tensor(name)
+            return groups, json.loads(file.metadata()["about"])
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{path} does not read ({error}); train again, or delete it to use {CURRENT}.") from error
+
+
+def describe_environment() -> dict[str, Any]:
+    """What of the machine and the installation bears on a run."""
+    import torchscn
+
+    return {
+        "torchscn": torchscn.__version__,
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "kernel": kernels.active_kernel(),
+        "command": " ".join(["scn", *sys.argv[1:]]),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the checkout the package runs from, if it does."""
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Numbers that training changes."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)

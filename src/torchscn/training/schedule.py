@@ -1,0 +1,34 @@
+"""The learning rate as a function of the step alone, so that a resumed run needs no saved schedule."""
+
+import math
+
+from torchscn.training.config import TrainConfig
+
+__all__ = ["learning_rate"]
+
+
+def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
+    """Learning rate of a step, counted from 0 over the whole run.
+
+    Example:
+        >>> config = TrainConfig(lr=0.1, epochs=100, schedule="steps", milestones=(40, 80))
+        >>> [round(learning_rate(config, step, 1), 4) for step in (0, 39, 40, 80)]
+        [0.1, 0.1, 0.01, 0.001]
+    """
+    total = config.epochs * steps_per_epoch
+    if config.schedule == "onecycle":
+        return config.lr * _triangle(step / total, config.warmup)
+    rise = config.warmup * steps_per_epoch
+    if step < rise:
+        return config.lr * (step + 1) / rise
+    if config.schedule == "steps":
+        passed = sum(step >= epoch * steps_per_epoch for epoch in config.milestones)
+        return config.lr * 0.1**passed
+    return config.lr * (1 + math.cos(math.pi * (step - rise) / (total - rise))) / 2
+
+
+def _triangle(progress: float, peak: float) -> float:
+    """A twentieth to 1 at ``peak``, then linearly to 0 at the end."""
+    if progress < peak:
+        return 0.05 + 0.95 * progress / peak
+    return (1 - progress) / (1 - peak)
