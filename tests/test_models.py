@@ -112,6 +112,6 @@ def test_features_are_what_the_network_uses():
     ],
 )
 def test_errors_help(make, words):
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         make()
     assert all(word in str(caught.value) for word in words), str(caught.value)

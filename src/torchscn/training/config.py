@@ -125,7 +125,8 @@ class TrainConfig:
             >>> TrainConfig().override({"lr": "0.05", "flip": "true"}).lr
             0.05
         """
-        return replace(self, **{name: _convert(name, value) for name, value in settings.items()})
+        named = {name.replace("-", "_"): value for name, value in settings.items()}
+        return replace(self, **{name: _convert(name, value) for name, value in named.items()})
 
     def to_json(self) -> str:
         """The settings as JSON text, as kept in a run folder."""
@@ -190,10 +191,9 @@ def _did_you_mean(name: str, known: Any) -> str:
 
 def _convert(name: str, value: Any) -> Any:
     """``value`` as the type of the setting ``name``."""
-    key = name.replace("-", "_")
-    if key not in _TYPES:
-        raise ConfigError(f"there is no setting {name!r}.{_did_you_mean(key, _TYPES)} `scn recipes` lists them.")
-    kind = _TYPES[key]
+    if name not in _TYPES:
+        raise ConfigError(f"there is no setting {name!r}.{_did_you_mean(name, _TYPES)} `scn recipes` lists them.")
+    kind = _TYPES[name]
     if isinstance(kind, types.UnionType):
         kind = next(option for option in typing.get_args(kind) if option is not types.NoneType)
     try:
@@ -201,7 +201,7 @@ def _convert(name: str, value: Any) -> Any:
     except (ValueError, TypeError, KeyError):
         readable = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
         expected = readable.get(kind, "whole numbers, separated by commas")
-        raise ConfigError(f"{key} takes {expected}; got {value!r}.") from None
+        raise ConfigError(f"{name} takes {expected}; got {value!r}.") from None
 
 
 def _as_type(kind: Any, value: Any) -> Any:

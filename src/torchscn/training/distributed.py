@@ -44,13 +44,20 @@ def start_process(device: str = "auto") -> Process:
     if use_cuda:
         torch.cuda.set_device(place)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if use_cuda else "gloo")
+        store, rank, world_size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+        # After a restart torchrun's store still holds the addresses of the processes before; a prefix hides them.
+        store = dist.PrefixStore(f"start {_n_restarts()}", store)  # type: ignore[attr-defined]
+        dist.init_process_group("nccl" if use_cuda else "gloo", store=store, rank=rank, world_size=world_size)
     return Process(dist.get_rank(), dist.get_world_size(), place)
 
 
 def was_restarted() -> bool:
     """Whether torchrun started this process again after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _n_restarts() > 0
+
+
+def _n_restarts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def wrap(model: nn.Module, process: Process) -> nn.Module:

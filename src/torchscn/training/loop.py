@@ -146,7 +146,7 @@ def fit(
     normalization = Normalization.fit(train_set.images, per_pixel=config.mean == "pixel", divide=config.divide_std)
     shares = functools.partial(Batches, rank=process.rank, world_size=process.world_size)
     augmentation = config.make_augmentation()
-    batches = shares(train_set, config.batch_size, normalization, augmentation, seed=config.seed, prefetch=True)
+    batches = shares(train_set, config.batch_size, normalization, augmentation, seed=config.seed)
     test_batches = shares(test_set, config.batch_size, normalization, shuffle=False, drop_last=False)
     sample = normalization(train_set.images[:_CERTIFIED_IMAGES]).to(process.device)
 

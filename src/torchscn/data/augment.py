@@ -1,0 +1,136 @@
+"""Random shifts, mirror images and holes, on a whole batch at once."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchscn.data.errors import check_count
+
+__all__ = ["Augmentation", "Draws"]
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """What chance decided for every image of a batch; all tensors ``(n,)``.
+
+    Args:
+        down: pixels the image moves down (up if negative).
+        right: pixels it moves to the right (left if negative).
+        mirrored: whether left and right are swapped, before the move.
+        hole_row: row of the hole's centre.
+        hole_column: column of the hole's centre.
+    """
+
+    down: Tensor
+    right: Tensor
+    mirrored: Tensor
+    hole_row: Tensor
+    hole_column: Tensor
+
+    def every(self, step: int, start: int = 0) -> "Draws":
+        """The draws of the images ``start::step``."""
+        rows = slice(start, None, step)
+        return Draws(
+            self.down[rows], self.right[rows], self.mirrored[rows], self.hole_row[rows], self.hole_column[rows]
+        )
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Move images about at random; what enters from outside is zero, the mean of normalized images.
+
+    Args:
+        shift: move by up to this many pixels, each way.
+        flip: mirror left and right with probability one half.
+        cutout: set a square of this side to zero; its centre is anywhere in the image, so it may stick out.
+        per_image: draw for every image; ``False`` draws once for the whole batch, as in the paper.
+
+    Example:
+        >>> augmentation = Augmentation(shift=4, flip=True)
+        >>> augmentation(torch.randn(8, 3, 32, 32), torch.Generator().manual_seed(0)).shape
+        torch.Size([8, 3, 32, 32])
+    """
+
+    shift: int = 0
+    flip: bool = False
+    cutout: int = 0
+    per_image: bool = True
+
+    def __post_init__(self) -> None:
+        check_count("shift", self.shift, at_least=0)
+        check_count("cutout", self.cutout, at_least=0)
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Augment a normalized batch.
+
+        Args:
+            x: float tensor ``(n, channels, height, width)``; left as it is.
+            generator: source of chance, on the CPU.
+
+        Returns:
+            A new tensor like ``x``, in channels_last memory.
+        """
+        n_images, _, height, width = x.shape
+        return self.apply(x, self.draw(n_images, height, width, generator))
+
+    def draw(self, n_images: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        """Decide what happens to ``n_images`` images; apart from :meth:`apply`, so that ranks can share the decisions.
+
+        Args:
+            n_images: how many.
+            height: rows of an image.
+            width: columns of an image.
+            generator: source of chance, on the CPU; it advances equally far whichever options are on.
+
+        Returns:
+            One entry per image, all equal unless ``per_image``.
+        """
+        n_draws = n_images if self.per_image else 1
+        lows_and_highs = [(-self.shift, self.shift + 1)] * 2 + [(0, 2), (0, height), (0, width)]
+        drawn = [torch.randint(low, high, (n_draws,), generator=generator) for low, high in lows_and_highs]
+        down, right, mirrored, hole_row, hole_column = (values.expand(n_images) for values in drawn)
+        return Draws(down, right, (mirrored == 1) & self.flip, hole_row, hole_column)
+
+    def apply(self, x: Tensor, draws: Draws) -> Tensor:
+        """Do what was drawn.
+
+        Args:
+            x: float tensor ``(n, channels, height, width)``; left as it is.
+            draws: one entry per image.
+
+        Returns:
+            A new tensor like ``x``, in channels_last memory.
+        """
+        n_images, n_channels, height, width = x.shape
+        source = _source_pixels(draws, height, width)  # (n, height, width)
+        if self.cutout:
+            source.masked_fill_(_hole(draws, height, width, self.cutout), n_images * height * width)
+        # One row per pixel, and a last row of zeros for everything that comes from outside.
+        pixels = x.permute(0, 2, 3, 1).reshape(-1, n_channels)
+        pixels = torch.cat([pixels, pixels.new_zeros(1, n_channels)])
+        moved = pixels.index_select(0, source.flatten().to(x.device))
+        return moved.view(n_images, height, width, n_channels).permute(0, 3, 1, 2)
+
+
+def _source_pixels(draws: Draws, height: int, width: int) -> Tensor:
+    """For every pixel of every image, the number of the pixel it comes from; outside is number n * height * width."""
+    n_images = len(draws.down)
+    rows = torch.arange(height) - draws.down[:, None]  # (n, height)
+    columns = torch.arange(width) - draws.right[:, None]  # (n, width)
+    inside = _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]
+    columns = torch.where(draws.mirrored[:, None], width - 1 - columns, columns)
+    first_rows = torch.arange(n_images)[:, None] * height
+    numbers = ((first_rows + rows) * width)[:, :, None] + columns[:, None, :]
+    return torch.where(inside, numbers, n_images * height * width)
+
+
+def _hole(draws: Draws, height: int, width: int, side: int) -> Tensor:
+    """Mask ``(n, height, width)`` of the squares to blank."""
+    rows = torch.arange(height) - (draws.hole_row - side // 2)[:, None]
+    columns = torch.arange(width) - (draws.hole_column - side // 2)[:, None]
+    return _within(rows, side)[:, :, None] & _within(columns, side)[:, None, :]
+
+
+def _within(values: Tensor, bound: int) -> Tensor:
+    return (values >= 0) & (values < bound)

@@ -1,0 +1,35 @@
+"""The error of this package, and the sentences its modules share."""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["DataError"]
+
+
+class DataError(ValueError):
+    """Data that cannot be had, or is not what it claims to be.
+
+    The message names the file or folder, says what was expected and what came, and what to do.
+
+    Example:
+        >>> issubclass(DataError, ValueError)
+        True
+    """
+
+
+def check_choice(what: str, value: str, choices: Iterable[str]) -> None:
+    """``value`` is one of ``choices``; a near miss is suggested."""
+    choices = list(choices)
+    if value in choices:
+        return
+    near = difflib.get_close_matches(value, choices, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise DataError(f"{what} {value!r} is not known; choose from {', '.join(map(repr, choices))}.{hint}")
+
+
+def check_count(what: str, value: int, at_least: int) -> None:
+    """``value`` is a whole number and not below ``at_least``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be a whole number, at least {at_least}; got {value!r} ({type(value).__name__}).")
+    if value < at_least:
+        raise ValueError(f"{what} must be a whole number, at least {at_least}; got {value}.")

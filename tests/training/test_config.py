@@ -1,0 +1,88 @@
+"""Settings: recipes, overrides, errors."""
+
+import pytest
+
+from torchscn.models import create_model
+from torchscn.training.config import ConfigError, TrainConfig, list_recipes, load_recipe, read_config
+from torchscn.training.schedule import learning_rate
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_makes_its_model(name):
+    config = load_recipe(name)
+    config.make_model(10, 3)
+    config.make_augmentation()
+
+
+@pytest.mark.parametrize(
+    "table", ["cifar10-scn1", "cifar10-scn2", "cifar10-scn4", "cifar100-scn4", "stl10-scn4", "mnist-scn4"]
+)
+def test_every_row_of_the_paper_has_a_recipe(table):
+    config = load_recipe(f"paper-{table}")
+    assert config.preset == "authors"
+    assert config.schedule == "steps"
+    assert config.lr == 0.1
+
+
+def test_model_options_cover_create_model():
+    import inspect
+
+    options = set(inspect.signature(create_model).parameters) - {"name", "num_classes", "in_channels", "pretrained"}
+    assert options <= set(vars(TrainConfig()))
+
+
+def test_overrides_are_read_as_the_type_of_the_setting():
+    config = TrainConfig().override(
+        {"lr": "5e-2", "epochs": "3", "flip": "True", "milestones": "8,16", "lam2": "0.1", "batch-size": "7"}
+        | {"tol": 1, "stem": "8"}
+    )
+    assert (config.lr, config.epochs, config.flip, config.milestones) == (0.05, 3, True, (8, 16))
+    assert (config.lam2, config.batch_size, config.tol, config.stem) == (0.1, 7, 1.0, 8)
+
+
+def test_json_round_trip(tmp_path):
+    config = load_recipe("paper-cifar10-scn2").override({"downsample": "3,5"})
+    (tmp_path / "config.json").write_text(config.to_json())
+    assert read_config(tmp_path / "config.json") == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epocs": "3"}, ["'epocs'", "Did you mean 'epochs'"]),
+        ({"epochs": "three"}, ["epochs takes a whole number", "'three'"]),
+        ({"epochs": 2.5}, ["epochs takes a whole number"]),
+        ({"epochs": "0"}, ["epochs", "at least 1"]),
+        ({"lr": "fast"}, ["lr takes a number"]),
+        ({"lr": "nan"}, ["lr"]),
+        ({"flip": "maybe"}, ["flip takes true or false"]),
+        ({"milestones": "1,b"}, ["separated by commas"]),
+        ({"schedule": "step"}, ["Did you mean 'steps'"]),
+        ({"ema": "1.0"}, ["ema must be below 1"]),
+        ({"nesterov": "true", "momentum": "0"}, ["momentum"]),
+    ],
+)
+def test_bad_settings(settings, words):
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig().override(settings)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_bad_recipes(tmp_path):
+    with pytest.raises(ConfigError, match="Did you mean 'digits'"):
+        load_recipe("digit")
+    (tmp_path / "broken.toml").write_text("lr = = 3")
+    with pytest.raises(ConfigError, match="not a readable TOML file"):
+        load_recipe(str(tmp_path / "broken.toml"))
+
+
+def test_schedules():
+    cosine = TrainConfig(lr=1.0, epochs=10, warmup=2.0)
+    assert learning_rate(cosine, 0, 5) == pytest.approx(0.1)
+    assert learning_rate(cosine, 9, 5) == pytest.approx(1.0)
+    assert learning_rate(cosine, 30, 5) == pytest.approx(0.5)
+    assert learning_rate(cosine, 49, 5) < 0.01
+    cycle = TrainConfig(lr=1.0, epochs=10, schedule="onecycle", warmup=0.2)
+    assert learning_rate(cycle, 0, 10) == pytest.approx(0.05)
+    assert learning_rate(cycle, 20, 10) == pytest.approx(1.0)
+    assert learning_rate(cycle, 60, 10) == pytest.approx(0.5)

@@ -1,0 +1,124 @@
+"""Several processes do what one does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F  # noqa: N812
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+from torchscn.models import LayerOptions, Network, Row
+from torchscn.training.checkpoint import CheckpointError, load_checkpoint
+from torchscn.training.distributed import Process, wrap
+
+
+def network(affine: bool) -> Network:
+    torch.manual_seed(0)
+    options = LayerOptions(tol=1e-12, lam2=1e-2, affine=affine)
+    return Network([Row("sparse", 6), Row("sparse", 8, 2), Row("conv", 5)], 4, in_channels=2, options=options).double()
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(8, 2, 6, 6, generator=generator, dtype=torch.float64)
+    return x, torch.arange(8) % 4
+
+
+def gradients(model: torch.nn.Module, replica: torch.nn.Module, x: torch.Tensor, labels: torch.Tensor):
+    F.cross_entropy(replica(x), labels).backward()
+    named = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return named | {name: value for name, value in model.named_buffers() if "running" in name}
+
+
+def rank_gradients(rank: int, world_size: int, folder: str, affine: bool) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+    model = network(affine)
+    replica = wrap(model, Process(rank, world_size))
+    x, labels = batch()
+    found = gradients(model, replica, x[rank::world_size], labels[rank::world_size])
+    torch.save(found, f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("affine", [False, True])
+def test_gradients_over_two_ranks_equal_one_process(tmp_path, affine):
+    mp.spawn(rank_gradients, args=(2, str(tmp_path), affine), nprocs=2)
+    model = network(affine)
+    expected = gradients(model, model, *batch())
+    for rank in range(2):
+        found = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)
+        assert found.keys() == expected.keys()
+        for name in expected:
+            assert_close(
+                found[name], expected[name], atol=1e-9, rtol=1e-7, msg=lambda text, name=name: f"{name}: {text}"
+            )
+
+
+@contextmanager
+def torchrun(folder: Path, *extra: str) -> Iterator[subprocess.Popen[str]]:
+    """Two training processes, ended when the test leaves them."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *extra]
+    command += ["-m", "torchscn", "train", "digits", "--run-dir", str(folder), "--epochs", "3", "--threads", "1"]
+    command += ["--stem", "4", "--checkpoint-seconds", "0", "--limit", "512"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def wait_for_epoch(folder: Path, epoch: int) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        try:
+            if load_checkpoint(folder)[0].numbers["position"]["epoch"] >= epoch:
+                return
+        except CheckpointError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError("the run did not get there")
+
+
+def workers_of(pid: int) -> list[int]:
+    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout
+    return [int(child) for child in children.split()]
+
+
+@pytest.mark.slow
+def test_killed_worker_restarts_from_the_checkpoint(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    with torchrun(whole) as process:
+        _, err = process.communicate(timeout=180)
+        assert process.returncode == 0, err
+    with torchrun(broken, "--max-restarts", "1") as process:
+        wait_for_epoch(broken, 1)
+        os.kill(workers_of(process.pid)[-1], signal.SIGKILL)
+        out, err = process.communicate(timeout=180)
+        assert process.returncode == 0, err
+    assert "resuming in epoch" in out
+    ours, theirs = load_file(whole / "model.safetensors"), load_file(broken / "model.safetensors")
+    for name in ours:
+        assert_close(theirs[name], ours[name])
+
+
+def test_torchrun_needs_a_run_folder():
+    result = subprocess.run(
+        [sys.executable, "-m", "torchscn", "train", "digits"],
+        env=os.environ | {"RANK": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert "--run-dir" in result.stderr
