@@ -11,7 +11,10 @@ help:  ## list the targets
 test: .venv/ready lint  ## lint, types and tests
 	$(BIN)/python -m pytest
 
-demo: .venv/ready  ## the main job: learn a dictionary of the embedded digits and draw it
+demo: .venv/ready  ## the main job: train a small network on the embedded digits, and draw what it and a dictionary learn
+	rm -rf demo
+	$(BIN)/scn train digits --run-dir demo/digits-scn1
+	$(BIN)/scn eval demo/digits-scn1
 	$(BIN)/python examples/digits_dictionary.py --output demo
 
 bench: .venv/ready  ## time the solvers against others (nothing else should run)

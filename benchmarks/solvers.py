@@ -7,6 +7,7 @@ exact ones.
 
 import argparse
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from sklearn.decomposition import sparse_encode
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 import torchscn
@@ -50,9 +52,11 @@ def spams_lasso(signals: Any, atoms: Any, n_threads: int) -> Tensor:
     return torch.from_numpy(codes.toarray().T)
 
 
-def scikit_learn(signals: Any, atoms: Any) -> Tensor:
+def scikit_learn(signals: Any, atoms: Any, max_iter: int) -> Tensor:
     """``sparse_encode`` has no l2 penalty: it enters as extra features."""
-    codes = sparse_encode(signals, atoms, algorithm="lasso_cd", alpha=1e-12, positive=True, max_iter=1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        codes = sparse_encode(signals, atoms, algorithm="lasso_cd", alpha=1e-12, positive=True, max_iter=max_iter)
     return torch.from_numpy(codes)
 
 
@@ -66,11 +70,14 @@ def competitors(x: Tensor, D: Tensor, n_threads: int) -> dict[str, Callable[[], 
 
     return {
         "coordinate, tol 1e-2": coordinate(1e-2),
-        "coordinate, tol 3e-3": coordinate(3e-3),
+        "coordinate, tol 2e-3": coordinate(2e-3),
         "coordinate, tol 1e-6": coordinate(1e-6),
         "FISTA, 50 steps": lambda: fista_50(x, D),
         "SPAMS lasso": lambda: spams_lasso(spams_x, spams_d, n_threads),
-        "scikit-learn lasso_cd": lambda: scikit_learn(augmented_x, augmented_d),
+        # Its duality gap never closes with a vanishing penalty, so it runs to max_iter: the default, and 30 passes,
+        # which are enough for an error of 1e-6.
+        "scikit-learn lasso_cd": lambda: scikit_learn(augmented_x, augmented_d, 1000),
+        "scikit-learn, 30 passes": lambda: scikit_learn(augmented_x, augmented_d, 30),
     }
 
 

@@ -89,7 +89,7 @@ def _keep_for_nonneg_qp(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> No
 def _nonneg_qp_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     gram, codes = ctx.saved_tensors
     gamma = _support_solve(grad, gram, codes, ctx.solver, ctx.tol)
-    grad_gram = -gamma.mT @ codes if ctx.needs_input_grad[1] else None
+    grad_gram = -(gamma.mT @ codes) if ctx.needs_input_grad[1] else None
     grad_shift = -gamma.sum(0) if ctx.has_shift and ctx.needs_input_grad[2] else None
     return gamma, grad_gram, grad_shift, None, None, None, None
 
@@ -102,7 +102,7 @@ def _keep_for_support_solve(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -
 def _support_solve_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     gram, codes, gamma = ctx.saved_tensors
     delta = _support_solve(grad, gram, codes, ctx.solver, ctx.tol)
-    grad_gram = -delta.mT @ gamma if ctx.needs_input_grad[1] else None
+    grad_gram = -(delta.mT @ gamma) if ctx.needs_input_grad[1] else None
     return delta, grad_gram, None, None, None
 
 

@@ -51,6 +51,12 @@ def start_process(device: str = "auto") -> Process:
     return Process(dist.get_rank(), dist.get_world_size(), place)
 
 
+def stop_process() -> None:
+    """Leave the other processes, if there are any."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def was_restarted() -> bool:
     """Whether torchrun started this process again after a failure."""
     return _n_restarts() > 0

@@ -22,7 +22,7 @@ from torchscn.layers import attach_projection
 from torchscn.training.certificates import certify
 from torchscn.training.checkpoint import Checkpoint, load_checkpoint, optimizer_tensors, save_checkpoint
 from torchscn.training.config import ConfigError, TrainConfig
-from torchscn.training.distributed import Process, start_process, sum_over_ranks, was_restarted, wrap
+from torchscn.training.distributed import Process, start_process, stop_process, sum_over_ranks, was_restarted, wrap
 from torchscn.training.evaluation import evaluate
 from torchscn.training.report import Reporter
 from torchscn.training.run_folder import RunFolder
@@ -91,7 +91,9 @@ def train(
     train_set, test_set = load_data(config, data_dir)
     torch.manual_seed(config.seed)
     model = config.make_model(len(train_set.classes), train_set.images.shape[1])
-    return fit(model, train_set, test_set, config, run_dir, resume=resume, process=process, quiet=quiet)
+    result = fit(model, train_set, test_set, config, run_dir, resume=resume, process=process, quiet=quiet)
+    stop_process()
+    return result
 
 
 def load_data(config: TrainConfig, data_dir: Path | None) -> tuple[ImageSet, ImageSet]:
@@ -244,7 +246,7 @@ def fit(
             average.copy_to(model)
         if process.is_main:
             run.write_weights(model.state_dict(), normalization, about)
-        reporter.finish(metrics)
+            reporter.finish(metrics)
     return TrainResult(model, normalization, metrics, run.path)
 
 

@@ -103,10 +103,10 @@ class Reporter:
 
     def finish(self, metrics: list[dict[str, Any]]) -> None:
         """The picture, and where everything is."""
-        if self.quiet and self.events is None and not self.run.config.exists():
-            return
         drawn = draw_curves(self.run.curves, metrics, title=f"{self.config.model} on {self.config.data}")
-        self.say(f"final test error {metrics[-1]['test_error']:.2f}%" if metrics else "nothing left to train")
+        if metrics:
+            error = metrics[-1]["test_error"]
+            self.say(f"final test error {error:.2f}%, accuracy {100 - error:.2f}%")
         self.say(f"run folder {self.run.path}" + ("" if drawn else " (no picture: pip install torchscn[plot])"))
 
 

@@ -9,6 +9,9 @@
 // the 4 x 4 corner of the Gram matrix: exact Gauss-Seidel with the arithmetic intensity of a matrix product.
 #include "problem.h"
 
+// Loops over registers must be unrolled early, or the compiler keeps the registers in memory.
+#define SCN_UNROLL _Pragma("GCC unroll 16")
+
 namespace scn {
 namespace {
 
@@ -106,21 +109,22 @@ struct Block {
         const T* gram = problem.packed_gram;
         for (std::int64_t j = 0; j < padded; j += kGroup, gram += kGroup * padded) {
             Vec residual[kGroup][SCN_VECTORS];
-            for (int i = 0; i < kGroup; ++i)
-                for (int v = 0; v < SCN_VECTORS; ++v) residual[i][v] = load(rhs + (j + i) * kLanes + v * kWidth);
+            SCN_UNROLL for (int i = 0; i < kGroup; ++i)
+                SCN_UNROLL for (int v = 0; v < SCN_VECTORS; ++v)
+                    residual[i][v] = load(rhs + (j + i) * kLanes + v * kWidth);
             const std::int64_t n_known = from_zero ? j : padded;
             const T* code = codes;
             const T* weight = gram;
             for (std::int64_t k = 0; k < n_known; ++k, code += kLanes, weight += kGroup) {
-                Vec known[SCN_VECTORS];
-                for (int v = 0; v < SCN_VECTORS; ++v) known[v] = load(code + v * kWidth);
-                for (int i = 0; i < kGroup; ++i)
-                    for (int v = 0; v < SCN_VECTORS; ++v) residual[i][v] -= weight[i] * known[v];
+                SCN_UNROLL for (int v = 0; v < SCN_VECTORS; ++v) {
+                    const Vec known = load(code + v * kWidth);
+                    SCN_UNROLL for (int i = 0; i < kGroup; ++i) residual[i][v] -= weight[i] * known;
+                }
             }
             const T* corner = gram + j * kGroup;  // corner[k * kGroup + i] = G[j + i][j + k]
-            for (int i = 0; i < kGroup; ++i) {
+            SCN_UNROLL for (int i = 0; i < kGroup; ++i) {
                 const T step = problem.relax * problem.inverse_diag[j + i];
-                for (int v = 0; v < SCN_VECTORS; ++v) {
+                SCN_UNROLL for (int v = 0; v < SCN_VECTORS; ++v) {
                     T* place = codes + (j + i) * kLanes + v * kWidth;
                     const Vec old = load(place);
                     const Vec moved = old + step * residual[i][v];
@@ -128,13 +132,13 @@ struct Block {
                     if constexpr (kMasked) {
                         next = load(support + (j + i) * kLanes + v * kWidth) > T(0) ? moved : Vec{};
                     } else {
-                        next = moved > T(0) ? moved : Vec{};
+                        next = larger(moved, Vec{});
                     }
                     store(place, next);
                     const Vec change = next - old;
                     progress.change[v] = larger(progress.change[v], magnitude(change));
                     progress.code[v] = larger(progress.code[v], kMasked ? magnitude(next) : next);
-                    for (int below = i + 1; below < kGroup; ++below)
+                    SCN_UNROLL for (int below = i + 1; below < kGroup; ++below)
                         residual[below][v] -= corner[i * kGroup + below] * change;
                 }
             }
