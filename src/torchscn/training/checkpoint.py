@@ -96,7 +96,7 @@ def load_checkpoint(folder: Path) -> tuple[Checkpoint, str | None]:
             continue
         try:
             return _read(path), problem
-        except (safetensors.SafetensorError, OSError, ValueError, KeyError) as error:
+        except (safetensors.SafetensorError, OSError, RuntimeError, ValueError, KeyError) as error:
             problem = f"{path} does not read ({error}); falling back to the checkpoint before it."
     raise CheckpointError(problem or f"{folder} holds no checkpoint.")
 
