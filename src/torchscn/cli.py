@@ -215,7 +215,8 @@ def data(data_dir: DataDir = None) -> None:
     table = Table("data set", "state", "where", box=None)
     for entry in datasets.status(data_dir):
         state = "here" if entry.found else entry.problem or "missing"
-        table.add_row(entry.name, state, str(entry.path if entry.found else entry.source))
+        place = entry.path if entry.found else entry.source
+        table.add_row(entry.name, state, str(place or "comes with scikit-learn"))
     Console().print(table)
     print("`scn data get NAME` downloads one; folder:PATH uses your own pictures, one folder a class.")
 

@@ -37,7 +37,7 @@ class DivergenceError(RuntimeError):
     """The loss is no longer finite."""
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(Exception):  # noqa: N818 (it is no error)
     """Ctrl-C or a termination signal; a checkpoint was written."""
 
 
@@ -141,15 +141,14 @@ def fit(
     resume = resume or was_restarted()
     if run.has_checkpoint() and not resume:
         raise ConfigError(f"{run_dir} already holds a run; go on with it (--resume) or choose another --run-dir.")
-    reporter = Reporter(run, config, quiet=quiet or not process.is_main)
-    if process.is_main:
-        run.begin(config)
-
     normalization = Normalization.fit(train_set.images, per_pixel=config.mean == "pixel", divide=config.divide_std)
     shares = functools.partial(Batches, rank=process.rank, world_size=process.world_size)
     augmentation = config.make_augmentation()
     batches = shares(train_set, config.batch_size, normalization, augmentation, seed=config.seed)
     test_batches = shares(test_set, config.batch_size, normalization, shuffle=False, drop_last=False)
+    if process.is_main:
+        run.begin(config)
+    reporter = Reporter(run, config, quiet=quiet or not process.is_main)
     sample = normalization(train_set.images[:_CERTIFIED_IMAGES]).to(process.device)
 
     model = model.to(process.device).train()
