@@ -10,6 +10,7 @@ def draw_curves(path: Path, metrics: list[dict[str, Any]], title: str) -> bool:
     """Training and test error over the epochs; returns False where matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         return False
     epochs = [entry["epoch"] for entry in metrics]
@@ -19,7 +20,7 @@ def draw_curves(path: Path, metrics: list[dict[str, Any]], title: str) -> bool:
     axes.plot(epochs, [entry["test_error"] for entry in metrics], color="C0", label="test")
     last = metrics[-1]["test_error"] if metrics else float("nan")
     axes.set(xlabel="epoch", ylabel="error (%)", title=f"{title}: {last:.2f} % test error in the last epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend()
