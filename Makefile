@@ -17,8 +17,8 @@ demo: .venv/ready  ## the main job: train a small network on the embedded digits
 	$(BIN)/scn eval demo/digits-scn1
 	$(BIN)/python examples/digits_dictionary.py --output demo
 
-bench: .venv/ready  ## time the solvers against others (nothing else should run)
-	$(BIN)/python benchmarks/solvers.py
+bench: .venv/ready  ## measure everything side by side with others (half an hour; nothing else should run)
+	$(BIN)/scn bench all --threads 2 --output benchmarks/results --draw docs/pictures
 
 lint: .venv/ready
 	$(BIN)/ruff check

@@ -7,7 +7,8 @@
 #include <vector>
 
 extern "C" int scn_solve_float32(int, int, const float*, const float*, const float*, const float*, const float*, float*,
-                                 unsigned char*, std::int64_t, std::int64_t, double, double, double, int, std::int64_t*);
+                                 unsigned char*, std::int64_t, std::int64_t, double, double, double, int, int,
+                                 std::int64_t*);
 
 static double worst_residual(int n_signals, int n_atoms) {
     const int n_features = 2 * n_atoms + 3;
@@ -22,7 +23,7 @@ static double worst_residual(int n_signals, int n_atoms) {
     std::vector<unsigned char> converged(n_signals);
     std::int64_t sweeps[2];
     scn_solve_float32(0, 2, rhs.data(), nullptr, gram.data(), nullptr, nullptr, codes.data(), converged.data(), n_signals,
-                      n_atoms, 1e-6, 1.0, 0.0, 1000, sweeps);
+                      n_atoms, 1e-6, 1.0, 0.0, 1000, 0, sweeps);
     double worst = 0;
     for (int p = 0; p < n_signals; ++p)
         for (int i = 0; i < n_atoms; ++i) {

@@ -119,8 +119,12 @@ def test_operator_passes_torch_library_checks():
     rhs = signals(3, 5).requires_grad_()
     gram = (D @ D.T).requires_grad_()
     shift = torch.full((5,), 0.01, dtype=torch.float64).requires_grad_()
-    torch.library.opcheck(torch.ops.torchscn.nonneg_qp.default, (rhs, gram, shift, None, "coordinate", 1e-10, None))
-    torch.library.opcheck(torch.ops.torchscn.support_solve.default, (rhs, gram, rhs.detach(), "coordinate", 1e-10))
+    torch.library.opcheck(
+        torch.ops.torchscn.nonneg_qp.default, (rhs, gram, shift, None, "coordinate", 1e-10, None, False)
+    )
+    torch.library.opcheck(
+        torch.ops.torchscn.support_solve.default, (rhs, gram, rhs.detach(), "coordinate", 1e-10, False)
+    )
 
 
 @pytest.mark.parametrize("grad", ["implicit", "unrolled"])

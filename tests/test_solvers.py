@@ -172,6 +172,18 @@ def test_zero_atom_gets_zero_code(solver, lam2, kernel):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
+def test_atom_without_energy_gets_zero_even_if_wanted(solver, kernel):
+    codes = torchscn.nonneg_qp(torch.ones(3, 2), torch.tensor([[2.0, 0.0], [0.0, 0.0]]), solver=solver)
+    assert_close(codes, torch.tensor([[0.5, 0.0]]).expand(3, 2))
+
+
+def test_unsymmetric_gram_counts_through_its_symmetric_part():
+    rhs, gram = signals(6, 3), torch.tensor([[2.0, 0.5, 0.0], [0.1, 2.0, 0.3], [0.2, 0.0, 2.0]], dtype=torch.float64)
+    symmetric = (gram + gram.mT) / 2
+    assert_close(torchscn.nonneg_qp(rhs, gram, tol=1e-12), torchscn.nonneg_qp(rhs, symmetric, tol=1e-12))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (1,), (), (2, 3), (130,)])
 def test_any_leading_shape(solver, shape, kernel):
     D, x = random_dictionary(6, 8), torch.randn(*shape, 8, dtype=torch.float64)

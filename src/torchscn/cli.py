@@ -15,8 +15,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 import torchscn
+from torchscn import checks, training
 from torchscn import data as datasets
-from torchscn import training
+from torchscn.bench import SUITES, print_table, run_suite, save_results
+from torchscn.bench import draw as draw_results
 from torchscn.data import Batches
 from torchscn.kernels import active_kernel, available_kernels
 from torchscn.training.loop import Interrupted
@@ -242,6 +244,46 @@ def data_get(name: str, *, data_dir: DataDir = None, base_url: str | None = None
             progress=lambda done, total: progress.update(bar, completed=done, total=total),
         )
     print(f"{name} is ready.")
+
+
+@app.command
+def bench(
+    suite: str = "networks",
+    *,
+    rounds: int = 10,
+    threads: int | None = None,
+    output: Path | None = None,
+    draw: Path | None = None,
+) -> None:
+    """Measure speed and memory side by side with others; nothing else should run meanwhile.
+
+    Parameters
+    ----------
+    suite
+        solvers, layers, networks, scaling, memory, or all.
+    rounds
+        Rounds in which the competitors take turns; each one's best counts.
+    threads
+        CPU threads.
+    output
+        Folder to keep the results in, as JSON.
+    draw
+        Folder for pictures of all results in --output.
+    """
+    if threads:
+        torch.set_num_threads(threads)
+    checks.check_choice("suite", suite, [*SUITES, "all"])
+    for name in SUITES if suite == "all" else [suite]:
+        with Console(stderr=True).status(f"measuring {name}"):
+            result = run_suite(name, rounds)
+        print_table(result, Console(width=120))
+        if output is not None:
+            print(f"kept in {save_results(output, result)}")
+    if draw is not None:
+        if output is None:
+            raise ValueError("--draw needs the folder of the results: --output DIR.")
+        for picture in draw_results(output, draw):
+            print(f"drew {picture}")
 
 
 @app.command

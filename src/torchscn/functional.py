@@ -158,7 +158,7 @@ def sparse_code_patches(
     checks.check_same_kind("x", x, "the dictionary", dictionary)
     with _no_autocast(x):
         rhs, gram = _correlate(x, dictionary, geometry), gram_matrix(dictionary, lam2)
-        codes = _encode(rhs, gram, _shift(lam1, rhs), None, solver, tol, max_iter, grad)
+        codes = _encode(rhs, gram, _shift(lam1, rhs), None, solver, tol, max_iter, grad, shared_scale=True)
     return codes.movedim(-1, _channel_dim(dictionary))
 
 
@@ -179,7 +179,7 @@ def solve_patches(
     checks.check_same_kind("x", x, "the dictionary", dictionary)
     with torch.no_grad(), _no_autocast(x):
         rhs, gram = _correlate(x, dictionary, geometry), gram_matrix(dictionary, lam2)
-        solution = _certify(rhs, gram, _shift(lam1, rhs), None, solver, tol, max_iter)
+        solution = _certify(rhs, gram, _shift(lam1, rhs), None, solver, tol, max_iter, shared_scale=True)
     codes = solution.codes.movedim(-1, _channel_dim(dictionary))
     return Solution(codes, solution.residual, solution.converged, solution.n_iter, solution.mean_iter)
 
@@ -218,6 +218,7 @@ def _encode(
     tol: float,
     max_iter: int | None,
     grad: str,
+    shared_scale: bool = False,
 ) -> Tensor:
     """Codes with the asked gradient rule, for any leading shape."""
     checks.check_init(init, tuple(rhs.shape), rhs)
@@ -225,7 +226,7 @@ def _encode(
     if grad == "unrolled":
         codes = unrolled(rows, gram, shift, init, tol, max_iter)
     else:
-        codes = implicit(rows, gram, shift, init, solver, tol, max_iter)
+        codes = implicit(rows, gram, shift, init, solver, tol, max_iter, shared_scale)
     return codes.reshape(rhs.shape)
 
 
@@ -237,10 +238,12 @@ def _certify(
     solver: str,
     tol: float,
     max_iter: int | None,
+    shared_scale: bool = False,
 ) -> Solution:
     """Codes with residual, convergence and iterations, for any leading shape."""
     checks.check_init(init, tuple(rhs.shape), rhs)
-    problem = QuadraticProgram(_as_rows(rhs), gram, shift, None if init is None else _as_rows(init))
+    start = None if init is None else _as_rows(init)
+    problem = QuadraticProgram(_as_rows(rhs), gram, shift, start, shared_scale=shared_scale)
     result = get_solver(solver)(problem, tol, max_iter)
     residual = normal_kkt_residual(problem.linear(), gram, result.codes)
     leading = rhs.shape[:-1]

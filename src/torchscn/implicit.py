@@ -25,6 +25,9 @@ __all__ = ["GRADIENT_RULES", "implicit", "unrolled"]
 GRADIENT_RULES = ("implicit", "unrolled")
 
 _BACKWARD_TOL = 1e-6  # of the backward system when the forward ran a fixed number of steps
+# Its tolerance otherwise, relative to the forward one: the support found by the forward solve limits the gradient more
+# than the accuracy of this system does (docs/speed.md has the numbers).
+_LOOSER = 5.0
 
 
 def implicit(
@@ -35,12 +38,14 @@ def implicit(
     solver: str,
     tol: float,
     max_iter: int | None,
+    shared_scale: bool,
 ) -> Tensor:
     """Codes ``(n_signals, n_atoms)`` of the normal form, differentiable in ``rhs``, ``gram`` and ``shift``.
 
-    The gradient solves its linear system with the same solver and ``tol``; ``max_iter`` caps the forward solve only.
+    The gradient solves its linear system with the same solver to five times ``tol``; ``max_iter`` caps the forward
+    solve only. With ``shared_scale``, neighbouring signals may share the scale that ``tol`` is relative to.
     """
-    codes: Tensor = _nonneg_qp(rhs, gram, shift, init, solver, tol, max_iter)
+    codes: Tensor = _nonneg_qp(rhs, gram, shift, init, solver, tol, max_iter, shared_scale)
     return codes
 
 
@@ -60,50 +65,62 @@ def _nonneg_qp(
     solver: str,
     tol: float,
     max_iter: int | None,
+    shared_scale: bool,
 ) -> Tensor:
-    return get_solver(solver)(QuadraticProgram(rhs, gram, shift, init), tol, max_iter).codes
+    problem = QuadraticProgram(rhs, gram, shift, init, shared_scale=shared_scale)
+    return get_solver(solver)(problem, tol, max_iter).codes
 
 
 @torch.library.custom_op("torchscn::support_solve", mutates_args=())
-def _support_solve(grad: Tensor, gram: Tensor, codes: Tensor, solver: str, tol: float) -> Tensor:
-    return get_solver(solver)(QuadraticProgram(grad, gram, support=codes), tol, None).codes
+def _support_solve(grad: Tensor, gram: Tensor, codes: Tensor, solver: str, tol: float, shared_scale: bool) -> Tensor:
+    problem = QuadraticProgram(grad, gram, support=codes, shared_scale=shared_scale)
+    return get_solver(solver)(problem, tol, None).codes
 
 
 @_nonneg_qp.register_fake
-def _(rhs: Tensor, gram: Tensor, shift: Any, init: Any, solver: str, tol: float, max_iter: int | None) -> Tensor:
+def _(
+    rhs: Tensor,
+    gram: Tensor,
+    shift: Tensor | None,
+    init: Tensor | None,
+    solver: str,
+    tol: float,
+    max_iter: int | None,
+    shared_scale: bool,
+) -> Tensor:
     return rhs.new_empty(rhs.shape)
 
 
 @_support_solve.register_fake
-def _(grad: Tensor, gram: Tensor, codes: Tensor, solver: str, tol: float) -> Tensor:
+def _(grad: Tensor, gram: Tensor, codes: Tensor, solver: str, tol: float, shared_scale: bool) -> Tensor:
     return grad.new_empty(grad.shape)
 
 
 def _keep_for_nonneg_qp(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, gram, shift, _, ctx.solver, tol, _ = inputs
-    ctx.tol = tol or _BACKWARD_TOL
+    _, gram, shift, _, ctx.solver, tol, _, ctx.shared_scale = inputs
+    ctx.tol = _LOOSER * tol or _BACKWARD_TOL
     ctx.has_shift = shift is not None
     ctx.save_for_backward(gram, output)
 
 
 def _nonneg_qp_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     gram, codes = ctx.saved_tensors
-    gamma = _support_solve(grad, gram, codes, ctx.solver, ctx.tol)
+    gamma = _support_solve(grad, gram, codes, ctx.solver, ctx.tol, ctx.shared_scale)
     grad_gram = -(gamma.mT @ codes) if ctx.needs_input_grad[1] else None
     grad_shift = -gamma.sum(0) if ctx.has_shift and ctx.needs_input_grad[2] else None
-    return gamma, grad_gram, grad_shift, None, None, None, None
+    return gamma, grad_gram, grad_shift, None, None, None, None, None
 
 
 def _keep_for_support_solve(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, gram, codes, ctx.solver, ctx.tol = inputs
+    _, gram, codes, ctx.solver, ctx.tol, ctx.shared_scale = inputs
     ctx.save_for_backward(gram, codes, output)
 
 
 def _support_solve_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     gram, codes, gamma = ctx.saved_tensors
-    delta = _support_solve(grad, gram, codes, ctx.solver, ctx.tol)
+    delta = _support_solve(grad, gram, codes, ctx.solver, ctx.tol, ctx.shared_scale)
     grad_gram = -(delta.mT @ gamma) if ctx.needs_input_grad[1] else None
-    return delta, grad_gram, None, None, None
+    return delta, grad_gram, None, None, None, None
 
 
 _nonneg_qp.register_autograd(_nonneg_qp_backward, setup_context=_keep_for_nonneg_qp)

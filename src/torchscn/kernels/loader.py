@@ -32,7 +32,7 @@ def _library() -> ctypes.CDLL | None:
             *[pointer] * 7,
             *[count] * 2,
             *[number] * 3,
-            ctypes.c_int,
+            *[ctypes.c_int] * 2,
             ctypes.POINTER(count),
         ]
     library.scn_use_openmp(_torch_openmp())
@@ -99,8 +99,12 @@ def compiled_sweeps(
     max_iter: int,
     relax: float,
     ridge: float,
+    shared_scale: bool,
 ) -> tuple[Tensor, Tensor, int, float]:
-    """Gauss-Seidel sweeps in the compiled kernel; same contract as :func:`torchscn.kernels.torch_sweeps`."""
+    """Gauss-Seidel sweeps in the compiled kernel; same contract as :func:`torchscn.kernels.torch_sweeps`.
+
+    With ``shared_scale`` a block of up to 64 neighbouring signals shares the scale of ``tol``: its largest code.
+    """
     library = _library()
     assert library is not None
     rhs, gram = rhs.detach().contiguous(), gram.detach().contiguous()
@@ -119,6 +123,7 @@ def compiled_sweeps(
         relax,
         ridge,
         max_iter,
+        shared_scale,
         sweeps,
     )
     if failed:

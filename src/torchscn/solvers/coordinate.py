@@ -37,6 +37,7 @@ def coordinate(problem: QuadraticProgram, tol: float, max_iter: int | None = Non
             max_iter=MAX_ITER if max_iter is None else max_iter,
             relax=relaxation(problem.gram),
             ridge=problem.ridge(),
+            shared_scale=problem.shared_scale,
         )
     )
 

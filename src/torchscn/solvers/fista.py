@@ -42,7 +42,8 @@ class _Step:
         scale = 1 / _largest_eigenvalue(gram)
         # y - scale * (y G - rhs) = y contraction + target
         self.contraction = torch.eye(len(gram), dtype=gram.dtype, device=gram.device) - scale * gram
-        self.target = scale * problem.linear()
+        # Without energy there is nothing to pull an atom back: its code stays 0.
+        self.target = scale * problem.linear() * (gram.diagonal() > 0)
         self.project = problem.project
         self.restart = restart
         self.momentum = torch.ones_like(problem.rhs[..., :1])

@@ -145,6 +145,15 @@ struct Block {
         }
     }
 
+    // Measures every lane by the block's largest code instead of its own.
+    static void share_scale(Progress& progress) {
+        Vec most = progress.code[0];
+        SCN_UNROLL for (int v = 1; v < SCN_VECTORS; ++v) most = larger(most, progress.code[v]);
+        T largest = 0;
+        for (int l = 0; l < kWidth; ++l) largest = most[l] > largest ? most[l] : largest;
+        for (int v = 0; v < SCN_VECTORS; ++v) progress.code[v] = Vec{} + largest;
+    }
+
     static bool any_unfinished(const Progress& progress, T tol) {
         VecMask unfinished{};
         // A lane with NaN compares false: it never holds its neighbours up.
@@ -162,6 +171,7 @@ struct Block {
         while (n_iter < problem.max_iter) {
             sweep<kMasked>(problem, padded, n_iter == 0 && !problem.init, rhs, support, codes, progress);
             ++n_iter;
+            if (problem.shared_scale) share_scale(progress);
             if (!any_unfinished(progress, problem.tol)) break;
         }
         return n_iter;

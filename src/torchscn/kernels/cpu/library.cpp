@@ -127,12 +127,12 @@ void solve_region(void* data) {
 template <class T>
 int solve(int isa, int n_threads, const T* rhs, const T* shift, const T* gram, const T* init, const T* support, T* codes,
           unsigned char* converged, std::int64_t n_signals, std::int64_t n_atoms, double tol, double relax, double ridge,
-          int max_iter, std::int64_t* sweeps) try {
+          int max_iter, int shared_scale, std::int64_t* sweeps) try {
     const std::int64_t padded = padded_atoms(n_atoms);
     Aligned<T> packed(static_cast<std::size_t>(padded * padded)), inverse_diag(static_cast<std::size_t>(padded));
     Problem<T> problem{rhs,   shift, init,      support, packed.get(),           inverse_diag.get(),
-                       codes, converged, n_signals, n_atoms, static_cast<T>(tol), static_cast<T>(relax),
-                       0,     max_iter};
+                       codes, converged, n_signals, n_atoms, static_cast<T>(tol), shared_scale != 0,
+                       static_cast<T>(relax), 0, max_iter};
     problem.poison = pack(gram, n_atoms, static_cast<T>(ridge), packed.get(), inverse_diag.get());
     Work<T> work;
     work.kernel = kernel_for(isa, T());
@@ -168,10 +168,10 @@ SCN_EXPORT void scn_use_openmp(void* gomp_parallel) {
 #define SCN_DEFINE_SOLVE(name, T)                                                                                      \
     SCN_EXPORT int name(int isa, int n_threads, const T* rhs, const T* shift, const T* gram, const T* init,            \
                         const T* support, T* codes, unsigned char* converged, std::int64_t n_signals,                  \
-                        std::int64_t n_atoms, double tol, double relax, double ridge, int max_iter,                    \
+                        std::int64_t n_atoms, double tol, double relax, double ridge, int max_iter, int shared_scale,  \
                         std::int64_t* sweeps) {                                                                        \
         return scn::solve<T>(isa, n_threads, rhs, shift, gram, init, support, codes, converged, n_signals, n_atoms,    \
-                             tol, relax, ridge, max_iter, sweeps);                                                     \
+                             tol, relax, ridge, max_iter, shared_scale, sweeps);                                       \
     }
 SCN_DEFINE_SOLVE(scn_solve_float32, float)
 SCN_DEFINE_SOLVE(scn_solve_float64, double)

@@ -25,7 +25,8 @@ struct Problem {
     unsigned char* converged;  // n_signals, or null
     std::int64_t n_signals;
     std::int64_t n_atoms;
-    T tol;                   // a signal is done when no code changes by more than tol times its largest code
+    T tol;                   // done when no code changes by more than tol times the largest code
+    bool shared_scale;       // ... of the whole block, instead of the signal's own
     T relax;                 // over-relaxation, between 0 and 2
     T poison;                // added to every code: NaN when the Gram matrix is not finite, otherwise 0
     int max_iter;

@@ -1,0 +1,1 @@
+"""Other ways to do the same, one a file."""

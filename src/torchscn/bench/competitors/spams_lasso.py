@@ -1,0 +1,21 @@
+"""SPAMS: LARS for the lasso, in C++."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["prepare", "solve"]
+
+
+def prepare(x: Tensor, dictionary: Tensor) -> tuple[Any, Any]:
+    """Signals and atoms in its layout."""
+    return np.asfortranarray(x.T.numpy()), np.asfortranarray(dictionary.T.numpy())
+
+
+def solve(signals: Any, atoms: Any, lam2: float, n_threads: int) -> Tensor:
+    import spams
+
+    codes = spams.lasso(signals, D=atoms, lambda1=0.0, lambda2=lam2, mode=2, pos=True, numThreads=n_threads)
+    return torch.from_numpy(codes.toarray().T)

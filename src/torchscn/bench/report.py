@@ -1,0 +1,140 @@
+"""Results of the benchmarks: run, keep, print, draw."""
+
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import torchscn
+from torchscn.bench.suites import SUITES
+from torchscn.kernels import active_kernel
+
+__all__ = ["draw", "load_results", "print_table", "run_suite", "save_results"]
+
+
+def run_suite(name: str, rounds: int) -> dict[str, Any]:
+    """Measure one suite; returns its rows with the machine and the versions they were measured on."""
+    torch.manual_seed(0)
+    start = time.time()
+    rows = SUITES[name](rounds)
+    return {
+        "suite": name,
+        "about": " ".join((SUITES[name].__doc__ or "").split()),
+        "machine": _machine(),
+        "rounds": rounds,
+        "took_seconds": round(time.time() - start, 1),
+        "rows": rows,
+    }
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "kernel": active_kernel(),
+        "torch": torch.__version__,
+        "torchscn": torchscn.__version__,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def save_results(folder: Path, result: dict[str, Any]) -> Path:
+    """Keep a suite's result as ``SUITE.json``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result['suite']}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return path
+
+
+def load_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """Every kept result, by suite."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    if not found:
+        raise ValueError(f"{folder} holds no benchmark results; make some with `scn bench SUITE --output {folder}`.")
+    return found
+
+
+def print_table(result: dict[str, Any], console: Console) -> None:
+    """The rows of a result as a table."""
+    machine = result["machine"]
+    title = f"{result['about']}\n{machine['threads']} threads, kernel {machine['kernel']}, torch {machine['torch']}"
+    columns = list(dict.fromkeys(key for row in result["rows"] for key in row))
+    table = Table(*columns, title=title)
+    for row in result["rows"]:
+        table.add_row(*(_readable(key, row.get(key)) for key in columns))
+    console.print(table)
+
+
+def _readable(key: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if key == "seconds":
+        return f"{1e3 * value:.2f} ms"
+    if key == "ratio":
+        return f"{value:.2f}x"
+    if key == "error":
+        return f"{value:.1e}"
+    return f"{value:.0f}" if isinstance(value, float) else str(value)
+
+
+def draw(folder: Path, pictures: Path) -> list[Path]:
+    """Draw what the kept results hold; returns the pictures."""
+    results = load_results(folder)
+    pictures.mkdir(parents=True, exist_ok=True)
+    drawers = {"networks": _draw_networks, "scaling": _draw_scaling}
+    return [drawers[name](result, pictures / f"{name}.png") for name, result in results.items() if name in drawers]
+
+
+def _figure(columns: int) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6 * columns, 3.6), layout="constrained")
+    return figure, figure.subplots(1, columns)
+
+
+def _draw_networks(result: dict[str, Any], path: Path) -> Path:
+    """Bars: time of a step relative to the convolutional twin."""
+    groups = list(dict.fromkeys((row["network"], row["mode"]) for row in result["rows"]))
+    figure, axes = _figure(len(groups))
+    for place, (network, mode) in zip(axes, groups, strict=True):
+        rows = [row for row in result["rows"] if (row["network"], row["mode"]) == (network, mode)]
+        bars = place.barh([row["name"] for row in rows], [row["ratio"] for row in rows], color="C0")
+        place.bar_label(bars, [f"{row['ratio']:.1f}x" for row in rows], padding=3)
+        place.set(xscale="log", title=f"{network}, {mode}", xlabel="time relative to the twin")
+        place.set_xlim(0.5, 4 * max(row["ratio"] for row in rows))
+        place.invert_yaxis()
+        place.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=100)
+    return path
+
+
+def _draw_scaling(result: dict[str, Any], path: Path) -> Path:
+    """Lines: time against atoms, signals and threads, with the slope one would expect."""
+    figure, axes = _figure(3)
+    expected = {"atoms": ("quadratic", 2), "signals": ("linear", 1), "threads": ("inverse", -1)}
+    units = {"atoms": "seconds per sweep", "signals": "seconds", "threads": "seconds"}
+    for place, (over, (slope_name, slope)) in zip(axes, expected.items(), strict=True):
+        rows = [row for row in result["rows"] if row["over"] == over]
+        n, seconds = [row["n"] for row in rows], [row["seconds"] for row in rows]
+        place.loglog(n, seconds, "o-", label="measured")
+        place.loglog(n, [seconds[-1] * (value / n[-1]) ** slope for value in n], "--", color="0.6", label=slope_name)
+        place.set(xlabel=over, ylabel=units[over])
+        place.set_xticks(n, [f"{value:,}" for value in n], rotation=30)
+        place.minorticks_off()
+        place.legend()
+        place.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=100)
+    return path

@@ -1,0 +1,29 @@
+"""Fair timing: competitors take turns, several rounds in one process, and each one's best time counts."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+__all__ = ["best_times", "peak_memory"]
+
+
+def best_times(runs: Mapping[str, Callable[[], object]], rounds: int, slow: float = 2.0) -> dict[str, float]:
+    """Best time in seconds of each run, interleaved; one that takes longer than ``slow`` seconds runs twice only."""
+    best: dict[str, float] = {}
+    for i in range(rounds):
+        for name, run in runs.items():
+            if i >= 2 and best[name] > slow:
+                continue
+            start = time.perf_counter()
+            run()
+            best[name] = min(best.get(name, float("inf")), time.perf_counter() - start)
+    return best
+
+
+def peak_memory(code: str) -> float:
+    """Peak resident memory in MiB of a fresh Python process that runs ``code``."""
+    measure = f"{code}\nimport resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    result = subprocess.run([sys.executable, "-c", measure], capture_output=True, text=True, check=True)
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return int(result.stdout.split()[-1]) / unit
