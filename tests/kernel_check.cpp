@@ -7,7 +7,7 @@
 #include <vector>
 
 extern "C" int scn_solve_float32(int, int, const float*, const float*, const float*, const float*, const float*, float*,
-                                 unsigned char*, std::int64_t, std::int64_t, double, double, double, int, int,
+                                 unsigned char*, const float*, const float*, std::int64_t, std::int64_t, double, double, double, int, int,
                                  std::int64_t*);
 
 static double worst_residual(int n_signals, int n_atoms) {
@@ -22,7 +22,7 @@ static double worst_residual(int n_signals, int n_atoms) {
             for (int k = 0; k < n_features; ++k) gram[i * n_atoms + j] += atoms[i * n_features + k] * atoms[j * n_features + k];
     std::vector<unsigned char> converged(n_signals);
     std::int64_t sweeps[2];
-    scn_solve_float32(0, 2, rhs.data(), nullptr, gram.data(), nullptr, nullptr, codes.data(), converged.data(), n_signals,
+    scn_solve_float32(0, 2, rhs.data(), nullptr, gram.data(), nullptr, nullptr, codes.data(), converged.data(), nullptr, nullptr, n_signals,
                       n_atoms, 1e-6, 1.0, 0.0, 1000, 0, sweeps);
     double worst = 0;
     for (int p = 0; p < n_signals; ++p)

@@ -1,5 +1,7 @@
 """The networks: sizes, shapes, presets, errors."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -94,6 +96,39 @@ def test_features_are_what_the_network_uses():
     x = torch.randn(2, 3, 16, 16)
     last = model.forward_features(x)[-1]
     assert_close(model.classifier(model.norm(last).mean((2, 3))), model(x))
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("norm", ["before", "after"])
+@pytest.mark.parametrize("solver", ["auto", "coordinate", "fista"])
+def test_evaluation_in_one_pass_changes_nothing(affine, norm, solver, kernel):
+    model = create_model("scn1", affine=affine, norm=norm, solver=solver, tol=1e-5, stem=5)
+    x = torch.randn(3, 3, 12, 12)
+    for parameter in model.parameters():
+        parameter.data += 0.05 * torch.rand_like(parameter)
+    model(x)
+    model.eval()
+    with torch.no_grad():
+        fused = model(x)
+    assert_close(fused, model(x), atol=1e-3, rtol=1e-3)
+
+
+def test_evaluation_in_one_pass_lets_hooks_see():
+    model = create_model("scn1").eval()
+    seen = []
+    model.blocks[0][1].register_forward_hook(lambda *_: seen.append("codes"))
+    with torch.no_grad():
+        model(torch.randn(1, 3, 8, 8))
+    assert seen == ["codes"]
+
+
+def test_evaluation_finishes_what_coordinate_descent_cannot(monkeypatch):
+    model = create_model("scn1", lam2=1e-6, tol=1e-6).eval()
+    x = torch.randn(2, 3, 8, 8)
+    expected = model(x)
+    monkeypatch.setattr(sys.modules["torchscn.solvers.coordinate"], "MAX_ITER", 2)
+    with torch.no_grad():
+        assert_close(model(x), expected, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torchscn import checks
 from torchscn.implicit import implicit, unrolled
 from torchscn.objective import gram_matrix, normal_kkt_residual
 from torchscn.solvers import QuadraticProgram, Solution, get_solver
+from torchscn.solvers.coordinate import coordinate_in_place
 
 __all__ = ["nonneg_qp", "solve", "sparse_code"]
 
@@ -158,8 +159,43 @@ def sparse_code_patches(
     checks.check_same_kind("x", x, "the dictionary", dictionary)
     with _no_autocast(x):
         rhs, gram = _correlate(x, dictionary, geometry), gram_matrix(dictionary, lam2)
-        codes = _encode(rhs, gram, _shift(lam1, rhs), None, solver, tol, max_iter, grad, shared_scale=True)
+        codes = _encode(rhs, gram, _shift(lam1, rhs), None, solver, tol, max_iter, grad, as_block=True)
     return codes.movedim(-1, _channel_dim(dictionary))
+
+
+def infer_patches(
+    x: Tensor,
+    dictionary: Tensor,
+    lam1: Tensor,
+    lam2: float,
+    geometry: dict[str, Any],
+    affine: tuple[Tensor, Tensor],
+    *,
+    solver: str,
+    tol: float,
+    max_iter: int | None,
+) -> Tensor:
+    """``codes * scale + offset`` of every patch (``affine`` holds the two, one value per atom), without a gradient.
+
+    For evaluation: the codes are written over the correlations, scaled on the way, so memory is passed over once.
+    """
+    with torch.no_grad():
+        gram = gram_matrix(dictionary, lam2)
+
+        def problem() -> QuadraticProgram:
+            rhs = _correlate(x, dictionary, geometry)
+            shape.append(rhs.shape)
+            return QuadraticProgram(_as_rows(rhs), gram, _shift(lam1, rhs), as_block=True)
+
+        shape: list[torch.Size] = []
+        result = coordinate_in_place(problem(), tol, max_iter, affine) if solver in ("auto", "coordinate") else None
+        if result is not None and (solver == "coordinate" or max_iter is not None or bool(result.converged.all())):
+            codes = result.codes
+        else:
+            # The correlations are gone, so what coordinate descent could not finish starts anew.
+            scale, offset = affine
+            codes = get_solver(solver)(problem(), tol, max_iter).codes * scale + offset
+    return codes.reshape(shape[0]).movedim(-1, _channel_dim(dictionary))
 
 
 def solve_patches(
@@ -179,7 +215,7 @@ def solve_patches(
     checks.check_same_kind("x", x, "the dictionary", dictionary)
     with torch.no_grad(), _no_autocast(x):
         rhs, gram = _correlate(x, dictionary, geometry), gram_matrix(dictionary, lam2)
-        solution = _certify(rhs, gram, _shift(lam1, rhs), None, solver, tol, max_iter, shared_scale=True)
+        solution = _certify(rhs, gram, _shift(lam1, rhs), None, solver, tol, max_iter, as_block=True)
     codes = solution.codes.movedim(-1, _channel_dim(dictionary))
     return Solution(codes, solution.residual, solution.converged, solution.n_iter, solution.mean_iter)
 
@@ -218,7 +254,7 @@ def _encode(
     tol: float,
     max_iter: int | None,
     grad: str,
-    shared_scale: bool = False,
+    as_block: bool = False,
 ) -> Tensor:
     """Codes with the asked gradient rule, for any leading shape."""
     checks.check_init(init, tuple(rhs.shape), rhs)
@@ -226,7 +262,7 @@ def _encode(
     if grad == "unrolled":
         codes = unrolled(rows, gram, shift, init, tol, max_iter)
     else:
-        codes = implicit(rows, gram, shift, init, solver, tol, max_iter, shared_scale)
+        codes = implicit(rows, gram, shift, init, solver, tol, max_iter, as_block)
     return codes.reshape(rhs.shape)
 
 
@@ -238,12 +274,12 @@ def _certify(
     solver: str,
     tol: float,
     max_iter: int | None,
-    shared_scale: bool = False,
+    as_block: bool = False,
 ) -> Solution:
     """Codes with residual, convergence and iterations, for any leading shape."""
     checks.check_init(init, tuple(rhs.shape), rhs)
     start = None if init is None else _as_rows(init)
-    problem = QuadraticProgram(_as_rows(rhs), gram, shift, start, shared_scale=shared_scale)
+    problem = QuadraticProgram(_as_rows(rhs), gram, shift, start, as_block=as_block)
     result = get_solver(solver)(problem, tol, max_iter)
     residual = normal_kkt_residual(problem.linear(), gram, result.codes)
     leading = rhs.shape[:-1]

@@ -38,14 +38,14 @@ def implicit(
     solver: str,
     tol: float,
     max_iter: int | None,
-    shared_scale: bool,
+    as_block: bool,
 ) -> Tensor:
     """Codes ``(n_signals, n_atoms)`` of the normal form, differentiable in ``rhs``, ``gram`` and ``shift``.
 
     The gradient solves its linear system with the same solver to five times ``tol``; ``max_iter`` caps the forward
-    solve only. With ``shared_scale``, neighbouring signals may share the scale that ``tol`` is relative to.
+    solve only. With ``as_block``, neighbouring signals may be judged together, by the error that is left.
     """
-    codes: Tensor = _nonneg_qp(rhs, gram, shift, init, solver, tol, max_iter, shared_scale)
+    codes: Tensor = _nonneg_qp(rhs, gram, shift, init, solver, tol, max_iter, as_block)
     return codes
 
 
@@ -65,15 +65,15 @@ def _nonneg_qp(
     solver: str,
     tol: float,
     max_iter: int | None,
-    shared_scale: bool,
+    as_block: bool,
 ) -> Tensor:
-    problem = QuadraticProgram(rhs, gram, shift, init, shared_scale=shared_scale)
+    problem = QuadraticProgram(rhs, gram, shift, init, as_block=as_block)
     return get_solver(solver)(problem, tol, max_iter).codes
 
 
 @torch.library.custom_op("torchscn::support_solve", mutates_args=())
-def _support_solve(grad: Tensor, gram: Tensor, codes: Tensor, solver: str, tol: float, shared_scale: bool) -> Tensor:
-    problem = QuadraticProgram(grad, gram, support=codes, shared_scale=shared_scale)
+def _support_solve(grad: Tensor, gram: Tensor, codes: Tensor, solver: str, tol: float, as_block: bool) -> Tensor:
+    problem = QuadraticProgram(grad, gram, support=codes, as_block=as_block)
     return get_solver(solver)(problem, tol, None).codes
 
 
@@ -86,18 +86,18 @@ def _(
     solver: str,
     tol: float,
     max_iter: int | None,
-    shared_scale: bool,
+    as_block: bool,
 ) -> Tensor:
     return rhs.new_empty(rhs.shape)
 
 
 @_support_solve.register_fake
-def _(grad: Tensor, gram: Tensor, codes: Tensor, solver: str, tol: float, shared_scale: bool) -> Tensor:
+def _(grad: Tensor, gram: Tensor, codes: Tensor, solver: str, tol: float, as_block: bool) -> Tensor:
     return grad.new_empty(grad.shape)
 
 
 def _keep_for_nonneg_qp(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, gram, shift, _, ctx.solver, tol, _, ctx.shared_scale = inputs
+    _, gram, shift, _, ctx.solver, tol, _, ctx.as_block = inputs
     ctx.tol = _LOOSER * tol or _BACKWARD_TOL
     ctx.has_shift = shift is not None
     ctx.save_for_backward(gram, output)
@@ -105,20 +105,20 @@ def _keep_for_nonneg_qp(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> No
 
 def _nonneg_qp_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     gram, codes = ctx.saved_tensors
-    gamma = _support_solve(grad, gram, codes, ctx.solver, ctx.tol, ctx.shared_scale)
+    gamma = _support_solve(grad, gram, codes, ctx.solver, ctx.tol, ctx.as_block)
     grad_gram = -(gamma.mT @ codes) if ctx.needs_input_grad[1] else None
     grad_shift = -gamma.sum(0) if ctx.has_shift and ctx.needs_input_grad[2] else None
     return gamma, grad_gram, grad_shift, None, None, None, None, None
 
 
 def _keep_for_support_solve(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, gram, codes, ctx.solver, ctx.tol, ctx.shared_scale = inputs
+    _, gram, codes, ctx.solver, ctx.tol, ctx.as_block = inputs
     ctx.save_for_backward(gram, codes, output)
 
 
 def _support_solve_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     gram, codes, gamma = ctx.saved_tensors
-    delta = _support_solve(grad, gram, codes, ctx.solver, ctx.tol, ctx.shared_scale)
+    delta = _support_solve(grad, gram, codes, ctx.solver, ctx.tol, ctx.as_block)
     grad_gram = -(delta.mT @ gamma) if ctx.needs_input_grad[1] else None
     return delta, grad_gram, None, None, None, None
 

@@ -262,6 +262,12 @@ class _SparseCodingNd(_SparseCodingBase):
             x, *self._problem(), self._geometry(), **self._solve_options(), grad=self.grad
         )
 
+    def infer(self, x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+        """``codes * scale + offset``, one value per atom each, without a gradient: a layer and its norm in one pass."""
+        self._check_input(x)
+        affine = (scale.contiguous(), offset.contiguous())
+        return functional.infer_patches(x, *self._problem(), self._geometry(), affine, **self._solve_options())
+
     def solve(self, x: Tensor) -> Solution:
         """Codes of every patch of ``x`` with their certificate, without a gradient.
 

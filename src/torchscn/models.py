@@ -206,8 +206,24 @@ class Network(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self._check_input(x)
         x = x.contiguous(memory_format=torch.channels_last)
-        logits: Tensor = self.classifier(self.norm(self.blocks(x)).mean((2, 3)))
+        fused = not (self.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
+        x = self._infer(x) if fused else self.norm(self.blocks(x))
+        logits: Tensor = self.classifier(x.mean((2, 3)))
         return logits
+
+    def _infer(self, x: Tensor) -> Tensor:
+        """Everything before the pooling, each sparse coding layer in one pass with the batch norm that follows it."""
+        modules = [module for block in self.blocks for module in block.children()] + [self.norm]
+        following: list[nn.Module | None] = [*modules[1:], None]
+        done: nn.Module | None = None
+        for module, after in zip(modules, following, strict=True):
+            if module is done:
+                continue
+            if isinstance(after, nn.BatchNorm2d) and isinstance(module, SparseCoding2d) and _unwatched(module, after):
+                x, done = module.infer(x, *_scale_and_offset(after)), after
+            else:
+                x = module(x)
+        return x
 
     def forward_features(self, x: Tensor) -> list[Tensor]:
         """The output of every row of the table, in order: the codes of every sparse coding layer."""
@@ -315,6 +331,22 @@ def _make_blocks(in_channels: int, table: Sequence[Row], options: LayerOptions |
     """One block per row, each taking what the one before puts out."""
     inputs = [in_channels, *(row.width for row in table[:-1])]
     return [CodingBlock(n, row, options or LayerOptions()) for n, row in zip(inputs, table, strict=True)]
+
+
+def _unwatched(*modules: nn.Module) -> bool:
+    """Whether no hook wants to see these modules called."""
+    return not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+
+
+def _scale_and_offset(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """What a batch norm does in evaluation mode."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = (norm.running_var + norm.eps).rsqrt()
+    if norm.affine:
+        scale = scale * norm.weight
+        return scale, norm.bias - norm.running_mean * scale
+    return scale, -norm.running_mean * scale
 
 
 def _norm(channels: int, options: LayerOptions) -> nn.BatchNorm2d:

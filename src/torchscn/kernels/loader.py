@@ -29,7 +29,7 @@ def _library() -> ctypes.CDLL | None:
     for name in _NUMBER_TYPES.values():
         getattr(library, name).argtypes = [
             *[ctypes.c_int] * 2,
-            *[pointer] * 7,
+            *[pointer] * 9,
             *[count] * 2,
             *[number] * 3,
             *[ctypes.c_int] * 2,
@@ -99,31 +99,41 @@ def compiled_sweeps(
     max_iter: int,
     relax: float,
     ridge: float,
-    shared_scale: bool,
+    as_block: bool,
+    in_place: bool = False,
+    affine: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, int, float]:
-    """Gauss-Seidel sweeps in the compiled kernel; same contract as :func:`torchscn.kernels.torch_sweeps`.
+    """Gauss-Seidel sweeps in the compiled kernel; same contract as :func:`torchscn.kernels.torch_sweeps`, and more.
 
-    With ``shared_scale`` a block of up to 64 neighbouring signals shares the scale of ``tol``: its largest code.
+    Args:
+        as_block: judge a block of up to 64 neighbouring signals as a whole: it is done when the error left, estimated
+            from how fast the changes shrink, is below ``tol`` times its largest code.
+        in_place: write over ``rhs``, which must be contiguous.
+        affine: scale and offset, one per atom: return ``codes * scale + offset``.
     """
     library = _library()
     assert library is not None
     rhs, gram = rhs.detach().contiguous(), gram.detach().contiguous()
     shift, init, support = (None if t is None else t.detach().contiguous() for t in (shift, init, support))
     n_signals, n_atoms = rhs.shape
-    codes = torch.empty_like(rhs)
+    codes = rhs if in_place else torch.empty_like(rhs)
+    scale, offset = affine or (None, None)
     converged = torch.empty(n_signals, dtype=torch.bool)
     sweeps = (ctypes.c_int64 * 2)()
     failed = getattr(library, _NUMBER_TYPES[rhs.dtype])(
         _ISAS.index(kernel),
         torch.get_num_threads(),
-        *(None if t is None else t.data_ptr() for t in (rhs, shift, gram, init, support, codes, converged)),
+        *(
+            None if t is None else t.data_ptr()
+            for t in (rhs, shift, gram, init, support, codes, converged, scale, offset)
+        ),
         n_signals,
         n_atoms,
         tol,
         relax,
         ridge,
         max_iter,
-        shared_scale,
+        as_block,
         sweeps,
     )
     if failed:

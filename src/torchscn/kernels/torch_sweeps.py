@@ -19,7 +19,7 @@ def torch_sweeps(
     max_iter: int,
     relax: float,
     ridge: float,
-    shared_scale: bool,
+    as_block: bool,
 ) -> tuple[Tensor, Tensor, int, float]:
     """Sweep over the atoms until no code of any signal changes by more than ``tol`` times its largest code.
 
@@ -33,7 +33,7 @@ def torch_sweeps(
         max_iter: cap on the sweeps.
         relax: over-relaxation, between 0 and 2.
         ridge: added to the diagonal, relative to it.
-        shared_scale: allows a looser rule that this function has no use for: it always goes by each signal's own scale.
+        as_block: allows a rule for blocks of signals that this function has no use for.
 
     Returns:
         codes, converged ``(n_signals,)``, the most sweeps of any signal, the mean over signals.

@@ -24,7 +24,7 @@ class QuadraticProgram:
     shift: Tensor | None = None  # (n_atoms,), subtracted from every row
     init: Tensor | None = None  # (n_signals, n_atoms), codes to start from
     support: Tensor | None = None  # (n_signals, n_atoms)
-    shared_scale: bool = False  # neighbouring signals may share the scale that tol is relative to
+    as_block: bool = False  # neighbouring signals may be judged together, by the error that is left (compiled kernel)
 
     def linear(self) -> Tensor:
         """The right-hand side with the shift subtracted."""
@@ -49,7 +49,7 @@ class QuadraticProgram:
     def take(self, rows: Tensor, init: Tensor | None = None) -> "QuadraticProgram":
         """The problems of the chosen rows, started from ``init``."""
         support = None if self.support is None else self.support[rows]
-        return QuadraticProgram(self.rhs[rows], self.gram, self.shift, init, support, self.shared_scale)
+        return QuadraticProgram(self.rhs[rows], self.gram, self.shift, init, support, self.as_block)
 
 
 class Result(NamedTuple):

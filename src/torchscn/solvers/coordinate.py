@@ -1,6 +1,7 @@
 """Cyclic coordinate descent (Gauss-Seidel) with over-relaxation: the fastest solver on a CPU."""
 
 import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from torchscn.kernels import active_kernel, compiled_sweeps, torch_sweeps
 from torchscn.solvers.base import QuadraticProgram, Result, effective_tol, register
 
-__all__ = ["coordinate", "relaxation"]
+__all__ = ["coordinate", "coordinate_in_place", "relaxation"]
 
 MAX_ITER = 1000
 """Cap on the sweeps when ``max_iter`` is None."""
@@ -26,6 +27,24 @@ def coordinate(problem: QuadraticProgram, tol: float, max_iter: int | None = Non
     """
     kernel = active_kernel() if problem.rhs.device.type == "cpu" else "torch"
     sweeps = torch_sweeps if kernel == "torch" else functools.partial(compiled_sweeps, kernel)
+    return _sweep(sweeps, problem, tol, max_iter)
+
+
+def coordinate_in_place(
+    problem: QuadraticProgram, tol: float, max_iter: int | None, affine: tuple[Tensor, Tensor] | None
+) -> Result | None:
+    """:func:`coordinate` that writes ``codes * scale + offset`` over the right-hand side; None without the kernel."""
+    if problem.rhs.device.type != "cpu" or (kernel := active_kernel()) == "torch" or not problem.rhs.is_contiguous():
+        return None
+    return _sweep(functools.partial(compiled_sweeps, kernel, in_place=True, affine=affine), problem, tol, max_iter)
+
+
+def _sweep(
+    sweeps: Callable[..., tuple[Tensor, Tensor, int, float]],
+    problem: QuadraticProgram,
+    tol: float,
+    max_iter: int | None,
+) -> Result:
     return Result(
         *sweeps(
             problem.rhs,
@@ -37,7 +56,7 @@ def coordinate(problem: QuadraticProgram, tol: float, max_iter: int | None = Non
             max_iter=MAX_ITER if max_iter is None else max_iter,
             relax=relaxation(problem.gram),
             ridge=problem.ridge(),
-            shared_scale=problem.shared_scale,
+            as_block=problem.as_block,
         )
     )
 
@@ -58,4 +77,4 @@ def relaxation(gram: Tensor) -> float:
         energy = torch.where(diagonal > 0, diagonal, torch.inf)
         overlap = float((gram.square() / energy).sum(-1).div(energy).mean()) - 1.0
     # A NaN Gram matrix falls through both bounds to 1: the kernel reports it.
-    return 1.0 + min(0.5 * (overlap - 0.15), 0.4) if overlap > 0.15 else 1.0
+    return 1.0 + 0.4 * min(overlap, 1.0) if overlap > 0 else 1.0

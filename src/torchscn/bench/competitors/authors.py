@@ -56,8 +56,8 @@ def _dense_solve(grad: Tensor, gram: Tensor, support: Tensor) -> Tensor:
     """One dense system per position: the Gram matrix on its support, the identity elsewhere."""
     inside = support.to(gram.dtype)
     systems = gram * inside[:, :, None] * inside[:, None, :] + torch.diag_embed(1 - inside)
-    solution: Tensor = torch.linalg.solve(systems, grad * inside)
-    return solution
+    factor, _ = torch.linalg.cholesky_ex(systems)
+    return torch.cholesky_solve((grad * inside)[..., None], factor).squeeze(-1)
 
 
 def replace_layers(model: nn.Module, make: Any = AuthorsLayer) -> nn.Module:

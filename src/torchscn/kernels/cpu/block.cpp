@@ -145,13 +145,27 @@ struct Block {
         }
     }
 
-    // Measures every lane by the block's largest code instead of its own.
-    static void share_scale(Progress& progress) {
-        Vec most = progress.code[0];
-        SCN_UNROLL for (int v = 1; v < SCN_VECTORS; ++v) most = larger(most, progress.code[v]);
+    static T largest_lane(const Vec* rows) {
+        Vec most = rows[0];
+        SCN_UNROLL for (int v = 1; v < SCN_VECTORS; ++v) most = larger(most, rows[v]);
         T largest = 0;
         for (int l = 0; l < kWidth; ++l) largest = most[l] > largest ? most[l] : largest;
-        for (int v = 0; v < SCN_VECTORS; ++v) progress.code[v] = Vec{} + largest;
+        return largest;
+    }
+
+    // Judges a block as a whole: puts the error that is left, and the block's largest code, in the place of every lane's
+    // own. Changes that shrink by a factor r from sweep to sweep will add up to the last one times r / (1 - r); the first
+    // sweep (change_before < 0) knows no factor and takes r = 1/2. Returns the change.
+    static T judge_block(Progress& progress, T change_before) {
+        const T change = largest_lane(progress.change), code = largest_lane(progress.code);
+        T left = change;
+        if (change_before >= T(0) && change > T(0))
+            left *= change < change_before ? change / (change_before - change) : T(1e6);
+        for (int v = 0; v < SCN_VECTORS; ++v) {
+            progress.change[v] = Vec{} + left;
+            progress.code[v] = Vec{} + code;
+        }
+        return change;
     }
 
     static bool any_unfinished(const Progress& progress, T tol) {
@@ -168,10 +182,11 @@ struct Block {
                        Progress& progress) {
         for (int v = 0; v < SCN_VECTORS; ++v) progress.change[v] = progress.code[v] = Vec{} + T(1);
         int n_iter = 0;
+        T change = -1;  // of the sweep before; none yet
         while (n_iter < problem.max_iter) {
             sweep<kMasked>(problem, padded, n_iter == 0 && !problem.init, rhs, support, codes, progress);
             ++n_iter;
-            if (problem.shared_scale) share_scale(progress);
+            if (problem.as_block) change = judge_block(progress, change);
             if (!any_unfinished(progress, problem.tol)) break;
         }
         return n_iter;
@@ -219,11 +234,13 @@ struct Block {
         const int n_iter = support ? iterate<true>(problem, padded, rhs, support, codes, progress)
                                    : iterate<false>(problem, padded, rhs, support, codes, progress);
 
-        for (std::int64_t j = 0; j < n_atoms; ++j)
+        for (std::int64_t j = 0; j < n_atoms; ++j) {
+            const T scale = problem.scale ? problem.scale[j] : T(1), offset = problem.scale ? problem.offset[j] : T(0);
             for (int v = 0; v < SCN_VECTORS; ++v) {
                 T* place = codes + j * kLanes + v * kWidth;
-                store(place, load(place) + poison[v]);
+                store(place, load(place) * scale + (offset + poison[v]));
             }
+        }
         scatter(codes, n_atoms, count, problem.codes + offset);
         if (problem.converged)
             for (int lane = 0; lane < count; ++lane) {

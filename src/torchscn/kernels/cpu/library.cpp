@@ -123,22 +123,47 @@ void solve_region(void* data) {
     }
 }
 
+// What the C interface takes; the pointers and numbers of Problem, and how to run.
+template <class T>
+struct Call {
+    int isa, n_threads;
+    const T *rhs, *shift, *gram, *init, *support;
+    T* codes;
+    unsigned char* converged;
+    const T *scale, *offset;
+    std::int64_t n_signals, n_atoms;
+    double tol, relax, ridge;
+    int max_iter, as_block;
+};
+
 // Returns 0, or 1 when memory ran out. sweeps[0] receives the most sweeps of any block, sweeps[1] the sum over signals.
 template <class T>
-int solve(int isa, int n_threads, const T* rhs, const T* shift, const T* gram, const T* init, const T* support, T* codes,
-          unsigned char* converged, std::int64_t n_signals, std::int64_t n_atoms, double tol, double relax, double ridge,
-          int max_iter, int shared_scale, std::int64_t* sweeps) try {
-    const std::int64_t padded = padded_atoms(n_atoms);
+int solve(const Call<T>& call, std::int64_t* sweeps) try {
+    const std::int64_t padded = padded_atoms(call.n_atoms);
     Aligned<T> packed(static_cast<std::size_t>(padded * padded)), inverse_diag(static_cast<std::size_t>(padded));
-    Problem<T> problem{rhs,   shift, init,      support, packed.get(),           inverse_diag.get(),
-                       codes, converged, n_signals, n_atoms, static_cast<T>(tol), shared_scale != 0,
-                       static_cast<T>(relax), 0, max_iter};
-    problem.poison = pack(gram, n_atoms, static_cast<T>(ridge), packed.get(), inverse_diag.get());
+    Problem<T> problem;
+    problem.rhs = call.rhs;
+    problem.shift = call.shift;
+    problem.init = call.init;
+    problem.support = call.support;
+    problem.packed_gram = packed.get();
+    problem.inverse_diag = inverse_diag.get();
+    problem.codes = call.codes;
+    problem.scale = call.scale;
+    problem.offset = call.offset;
+    problem.converged = call.converged;
+    problem.n_signals = call.n_signals;
+    problem.n_atoms = call.n_atoms;
+    problem.tol = static_cast<T>(call.tol);
+    problem.as_block = call.as_block != 0;
+    problem.relax = static_cast<T>(call.relax);
+    problem.max_iter = call.max_iter;
+    problem.poison = pack(call.gram, call.n_atoms, static_cast<T>(call.ridge), packed.get(), inverse_diag.get());
     Work<T> work;
-    work.kernel = kernel_for(isa, T());
+    work.kernel = kernel_for(call.isa, T());
     work.problem = &problem;
-    work.n_blocks = (n_signals + work.kernel->lanes - 1) / work.kernel->lanes;
-    run_parallel(solve_region<T>, &work, work.n_blocks > 1 ? n_threads : 1);
+    work.n_blocks = (call.n_signals + work.kernel->lanes - 1) / work.kernel->lanes;
+    run_parallel(solve_region<T>, &work, work.n_blocks > 1 ? call.n_threads : 1);
     sweeps[0] = work.most_sweeps;
     sweeps[1] = work.total_sweeps;
     return work.out_of_memory;
@@ -165,13 +190,14 @@ SCN_EXPORT void scn_use_openmp(void* gomp_parallel) {
     scn::openmp_parallel = reinterpret_cast<scn::OpenMpParallel>(gomp_parallel);
 }
 
-#define SCN_DEFINE_SOLVE(name, T)                                                                                      \
-    SCN_EXPORT int name(int isa, int n_threads, const T* rhs, const T* shift, const T* gram, const T* init,            \
-                        const T* support, T* codes, unsigned char* converged, std::int64_t n_signals,                  \
-                        std::int64_t n_atoms, double tol, double relax, double ridge, int max_iter, int shared_scale,  \
-                        std::int64_t* sweeps) {                                                                        \
-        return scn::solve<T>(isa, n_threads, rhs, shift, gram, init, support, codes, converged, n_signals, n_atoms,    \
-                             tol, relax, ridge, max_iter, shared_scale, sweeps);                                       \
+#define SCN_DEFINE_SOLVE(name, T)                                                                                  \
+    SCN_EXPORT int name(int isa, int n_threads, const T* rhs, const T* shift, const T* gram, const T* init,        \
+                        const T* support, T* codes, unsigned char* converged, const T* scale, const T* offset,     \
+                        std::int64_t n_signals, std::int64_t n_atoms, double tol, double relax, double ridge,      \
+                        int max_iter, int as_block, std::int64_t* sweeps) {                                        \
+        return scn::solve<T>({isa, n_threads, rhs, shift, gram, init, support, codes, converged, scale, offset,    \
+                              n_signals, n_atoms, tol, relax, ridge, max_iter, as_block},                          \
+                             sweeps);                                                                              \
     }
 SCN_DEFINE_SOLVE(scn_solve_float32, float)
 SCN_DEFINE_SOLVE(scn_solve_float64, double)

@@ -21,12 +21,14 @@ struct Problem {
     const T* support;        // n_signals x n_atoms, or null for the non-negative problem
     const T* packed_gram;    // [padded / kGroup][padded][kGroup], zero beyond n_atoms
     const T* inverse_diag;   // padded; 0 where an atom has no energy, which keeps its code at 0
-    T* codes;                // n_signals x n_atoms
+    T* codes;                // n_signals x n_atoms; may be rhs itself
+    const T* scale;          // n_atoms: what is written is codes * scale + offset; null for the codes themselves
+    const T* offset;         // n_atoms, given with scale
     unsigned char* converged;  // n_signals, or null
     std::int64_t n_signals;
     std::int64_t n_atoms;
-    T tol;                   // done when no code changes by more than tol times the largest code
-    bool shared_scale;       // ... of the whole block, instead of the signal's own
+    T tol;                   // a signal is done when no code changes by more than tol times its largest code
+    bool as_block;           // judge a block as a whole: done when the error left is below tol times its largest code
     T relax;                 // over-relaxation, between 0 and 2
     T poison;                // added to every code: NaN when the Gram matrix is not finite, otherwise 0
     int max_iter;
