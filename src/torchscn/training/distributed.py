@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -93,45 +94,58 @@ class SyncedBatchNorm2d(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training and dist.is_initialized() and dist.get_world_size() > 1):
             return super().forward(x)
-        assert self.momentum is not None
         assert self.running_mean is not None
         assert self.running_var is not None
-        n_local = x.numel() // x.shape[1]
-        total = _all_sum(torch.cat([x.sum((0, 2, 3)), x.new_tensor([float(n_local)])]))
-        n = total[-1].detach()
-        mean = total[:-1] / n
-        centred = x - mean[:, None, None]
-        variance = _all_sum(centred.square().sum((0, 2, 3))) / n
+        assert self.num_batches_tracked is not None
+        out, mean, variance, n = _SyncedNorm.apply(x, self.eps)  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(variance * n / (n - 1), self.momentum)
-            if self.num_batches_tracked is not None:
-                self.num_batches_tracked += 1
-        out = centred * (variance + self.eps).rsqrt()[:, None, None]
+            momentum = 0.1 if self.momentum is None else self.momentum
+            self.running_mean.lerp_(mean, momentum)
+            self.running_var.lerp_(variance * n / (n - 1), momentum)
+            self.num_batches_tracked += 1
         if self.affine:
-            out = out * self.weight[:, None, None] + self.bias[:, None, None]
-        return out
+            out = torch.addcmul(self.bias[:, None, None], out, self.weight[:, None, None])
+        normalized: Tensor = out
+        return normalized
 
 
-class _AllSum(torch.autograd.Function):
-    """Sum over all ranks; so is its gradient, since every rank's loss depends on the sum."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        values = values.clone()
-        dist.all_reduce(values)
-        return values
+class _SyncedNorm(torch.autograd.Function):
+    """``(x - mean) / std`` with the statistics of all ranks; torch's own kernels pass over the memory."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        grad = grad.contiguous().clone()
-        dist.all_reduce(grad)
-        return grad
+    def forward(ctx: Any, x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        local_mean, local_variance = torch.batch_norm_update_stats(x, None, None, 0.0)
+        n_local = x.numel() // x.shape[1]
+        # Sums of small vectors in double precision: squares minus squared means cancel.
+        mean, square = local_mean.double(), local_variance.double() + local_mean.double().square()
+        total = torch.cat([n_local * mean, n_local * square, mean.new_tensor([n_local])])
+        dist.all_reduce(total)
+        n = total[-1]
+        mean, square = (total[:-1] / n).chunk(2)
+        variance = square - mean.square()
+        ctx.n, ctx.eps = n, eps
+        mean, variance = mean.to(x.dtype), variance.to(x.dtype)
+        ctx.save_for_backward(x, mean, variance)
+        ctx.mark_non_differentiable(mean, variance, n)
+        return F.batch_norm(x, mean, variance, eps=eps), mean, variance, n
 
-
-def _all_sum(values: Tensor) -> Tensor:
-    summed: Tensor = _AllSum.apply(values)  # type: ignore[no-untyped-call]
-    return summed
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor, None]:
+        x, mean, variance = ctx.saved_tensors
+        ones = torch.ones_like(mean)
+        # The gradients that scale and bias would have are the two sums needed.
+        _, along, total = torch.ops.aten.native_batch_norm_backward(
+            grad, x, ones, mean, variance, None, None, False, ctx.eps, [False, True, True]
+        )
+        sums = torch.cat([along, total])
+        dist.all_reduce(sums)
+        along, total = (sums / ctx.n.to(x.dtype)).chunk(2)
+        inverse = (variance + ctx.eps).rsqrt()
+        # grad_x = inverse * (grad - total - normalized x * along), as a scale and an offset of x plus a scale of grad
+        slope = -inverse.square() * along
+        offset = -inverse * total - slope * mean
+        grad_x = F.batch_norm(x, torch.zeros_like(mean), ones, slope, offset, eps=0.0)
+        return grad_x.addcmul_(grad, inverse[:, None, None]), None
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
