@@ -18,7 +18,7 @@ demo: .venv/ready  ## the main job: train a small network on the embedded digits
 	$(BIN)/python examples/digits_dictionary.py --output demo
 
 bench: .venv/ready  ## measure everything side by side with others (half an hour; nothing else should run)
-	$(BIN)/scn bench all --threads 2 --output benchmarks/results --draw docs/pictures
+	$(BIN)/scn bench all --threads 2 --output benchmarks/results --draw docs/benchmarks
 
 lint: .venv/ready
 	$(BIN)/ruff check

@@ -147,6 +147,30 @@ def test_unit_norm_ignores_the_length_of_the_parameter():
     assert_close(along, torch.zeros(5), atol=1e-3, rtol=0)
 
 
+def test_error_of_the_codes_is_within_the_tolerance(kernel):
+    """Blocks are judged by the error that is left: it must be there or below, however fast the layer converges."""
+    for channels, n_atoms in ((3, 16), (16, 64), (32, 16)):
+        layer = SparseCoding2d(channels, n_atoms, tol=1e-2)
+        x = torch.randn(8, channels, 16, 16)
+        codes = layer(x)
+        layer.tol = 1e-6
+        assert (codes - layer(x)).norm() < 1e-2 * codes.norm()
+
+
+def test_bad_pixel_spoils_only_its_own_patches(kernel):
+    layer = SparseCoding2d(3, 8, tol=1e-5)
+    x = torch.randn(2, 3, 10, 10)
+    clean = layer.solve(x)
+    x[0, 1, 4, 4] = torch.nan
+    solution = layer.solve(x)
+    touched = torch.zeros(2, 10, 10, dtype=torch.bool)
+    touched[0, 3:6, 3:6] = True
+    assert solution.codes.movedim(1, -1)[touched].isnan().all()
+    assert not solution.converged[touched].any()
+    assert solution.converged[~touched].all()
+    assert_close(solution.codes.movedim(1, -1)[~touched], clean.codes.movedim(1, -1)[~touched], atol=1e-4, rtol=1e-4)
+
+
 def test_initial_atoms_have_about_unit_norm():
     norms = SparseCoding2d(16, 500).dictionary.flatten(1).norm(dim=1)
     assert 0.97 < norms.mean() < 1.03

@@ -24,6 +24,7 @@ LAYERS = [
     "layers",
     "models",
     "training",
+    "bench",
     "cli",
 ]
 

@@ -268,7 +268,7 @@ def bench(
     output
         Folder to keep the results in, as JSON.
     draw
-        Folder for pictures of all results in --output.
+        Folder for pictures and tables of all results in --output.
     """
     if threads:
         torch.set_num_threads(threads)
@@ -283,7 +283,7 @@ def bench(
         if output is None:
             raise ValueError("--draw needs the folder of the results: --output DIR.")
         for picture in draw_results(output, draw):
-            print(f"drew {picture}")
+            print(f"wrote {picture}")
 
 
 @app.command

@@ -71,7 +71,7 @@ def print_table(result: dict[str, Any], console: Console) -> None:
     """The rows of a result as a table."""
     machine = result["machine"]
     title = f"{result['about']}\n{machine['threads']} threads, kernel {machine['kernel']}, torch {machine['torch']}"
-    columns = list(dict.fromkeys(key for row in result["rows"] for key in row))
+    columns = _columns(result)
     table = Table(*columns, title=title)
     for row in result["rows"]:
         table.add_row(*(_readable(key, row.get(key)) for key in columns))
@@ -90,12 +90,30 @@ def _readable(key: str, value: Any) -> str:
     return f"{value:.0f}" if isinstance(value, float) else str(value)
 
 
-def draw(folder: Path, pictures: Path) -> list[Path]:
-    """Draw what the kept results hold; returns the pictures."""
-    results = load_results(folder)
-    pictures.mkdir(parents=True, exist_ok=True)
+def draw(folder: Path, output: Path) -> list[Path]:
+    """Pictures and a page of tables of what the kept results hold; returns the files."""
+    results = {name: result for name, result in load_results(folder).items() if name in SUITES}
+    output.mkdir(parents=True, exist_ok=True)
+    tables = output / "tables.md"
+    tables.write_text("\n".join(["# Benchmark results\n", *(_markdown(result) for result in results.values())]))
     drawers = {"networks": _draw_networks, "scaling": _draw_scaling}
-    return [drawers[name](result, pictures / f"{name}.png") for name, result in results.items() if name in drawers]
+    pictures = [drawers[name](results[name], output / f"{name}.png") for name in drawers if name in results]
+    return [tables, *pictures]
+
+
+def _markdown(result: dict[str, Any]) -> str:
+    """A result as a section with a table."""
+    columns = _columns(result)
+    machine = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
+    lines = [f"## {result['suite']}\n", f"{result['about']} Best of {result['rounds']}. {machine}.\n"]
+    lines += ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for row in result["rows"]:
+        lines.append("| " + " | ".join(_readable(key, row.get(key)) for key in columns) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _columns(result: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(key for row in result["rows"] for key in row))
 
 
 def _figure(columns: int) -> tuple[Any, Any]:

@@ -1,5 +1,6 @@
 """The measurements: each returns rows of plain numbers, to be written as JSON and drawn from it."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +56,7 @@ def layers(rounds: int) -> Rows:
             x = torch.randn(128, size.in_channels, size.size, size.size).contiguous(memory_format=torch.channels_last)
             ours = SparseCoding2d(size.in_channels, size.n_atoms)
             twin = nn.Sequential(nn.Conv2d(size.in_channels, size.n_atoms, 3, padding=1), nn.ReLU())
-            two = two_steps(SparseCoding2d(size.in_channels, size.n_atoms))
+            two = two_steps(copy.deepcopy(ours))
             runs = {"convolution": twin, "sparse coding": ours, "2 unrolled steps": two}
             grad = torch.randn_like(ours(x).detach())
             times = best_times({name: _layer_step(layer, x, grad) for name, layer in runs.items()}, rounds)

@@ -145,9 +145,10 @@ struct Block {
         }
     }
 
+    // The largest value of all lanes, 0 at least; NaN does not count.
     static T largest_lane(const Vec* rows) {
-        Vec most = rows[0];
-        SCN_UNROLL for (int v = 1; v < SCN_VECTORS; ++v) most = larger(most, rows[v]);
+        Vec most{};
+        SCN_UNROLL for (int v = 0; v < SCN_VECTORS; ++v) most = larger(rows[v], most);
         T largest = 0;
         for (int l = 0; l < kWidth; ++l) largest = most[l] > largest ? most[l] : largest;
         return largest;
