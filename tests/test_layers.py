@@ -157,11 +157,12 @@ def test_error_of_the_codes_is_within_the_tolerance(kernel):
         assert (codes - layer(x)).norm() < 1e-2 * codes.norm()
 
 
-def test_bad_pixel_spoils_only_its_own_patches(kernel):
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_bad_pixel_spoils_only_its_own_patches(bad, kernel):
     layer = SparseCoding2d(3, 8, tol=1e-5)
     x = torch.randn(2, 3, 10, 10)
     clean = layer.solve(x)
-    x[0, 1, 4, 4] = torch.nan
+    x[0, 1, 4, 4] = bad
     solution = layer.solve(x)
     touched = torch.zeros(2, 10, 10, dtype=torch.bool)
     touched[0, 3:6, 3:6] = True

@@ -122,6 +122,55 @@ def test_evaluation_in_one_pass_lets_hooks_see():
     assert seen == ["codes"]
 
 
+def test_evaluation_in_one_pass_lets_hooks_on_blocks_see():
+    model = create_model("scn1").eval()
+    seen = []
+    model.blocks[3].register_forward_hook(lambda *_: seen.append("block"))
+    with torch.no_grad():
+        model(torch.randn(1, 3, 8, 8))
+    assert seen == ["block"]
+
+
+class Residual(nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x):
+        return x + self.block(x)
+
+
+def unchanged(model):
+    return model
+
+
+def with_residual(model):
+    model.blocks[1] = Residual(model.blocks[1])
+    return model
+
+
+def with_training_norm(model):
+    model.blocks[2][0].train()
+    return model
+
+
+@pytest.mark.parametrize("change", [unchanged, with_residual, with_training_norm])
+def test_evaluation_without_gradient_is_that_with(change):
+    model = change(create_model("scn1", tol=1e-5).eval())
+    x = torch.randn(4, 3, 8, 8)
+    expected = model(x)
+    with torch.no_grad():
+        assert_close(model(x), expected, atol=1e-4, rtol=1e-3)
+
+
+def test_evaluation_under_autocast_is_in_float32():
+    model = create_model("scn1", tol=1e-5).eval()
+    x = torch.randn(2, 3, 8, 8)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
+        features = model._infer(x)
+    assert features.dtype == torch.float32
+
+
 def test_evaluation_finishes_what_coordinate_descent_cannot(monkeypatch):
     model = create_model("scn1", lam2=1e-6, tol=1e-6).eval()
     x = torch.randn(2, 3, 8, 8)
@@ -136,6 +185,7 @@ def test_evaluation_finishes_what_coordinate_descent_cannot(monkeypatch):
     [
         (lambda: create_model("scn3"), ["scn3", "Did you mean 'scn"]),
         (lambda: create_model("scn1", preset="author"), ["Did you mean 'authors'"]),
+        (lambda: create_model("scn1", 10, 3, "cifar10"), ["no weights", "load_trained"]),
         (lambda: create_model("scn1", norm="none"), ["norm", "'before'"]),
         (lambda: create_model("scn1", num_classes=0), ["num_classes"]),
         (lambda: create_model("scn1", order="wide"), ["order", "reduce_expand"]),

@@ -67,6 +67,30 @@ def test_active_set_residual_is_at_rounding_level():
     assert solution.residual.max() < 1e-13 * (x @ D.T).abs().max() * 100
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_active_set_is_exact_for_atoms_of_very_different_size(dtype):
+    codes = torchscn.solve(
+        torch.ones(2, dtype=dtype), torch.diag(torch.tensor([1.0, 1e-4], dtype=dtype)), solver="active_set"
+    )
+    assert_close(codes.codes, torch.tensor([1.0, 1e4], dtype=dtype), rtol=1e-5, atol=0)
+    D, x = random_dictionary(64, 100).to(dtype), signals(30, 100).to(dtype)
+    D[::2] *= 1e-3
+    solution = torchscn.solve(x, D, solver="active_set")
+    expected = nnls(x.double(), D.double(), torch.zeros(64, dtype=torch.float64), 0.0)
+    assert solution.converged.all()
+    assert (solution.codes - expected).norm() < 1e-3 * expected.norm()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_start_that_is_not_finite_is_no_start(solver, kernel):
+    solution = torchscn.solve(torch.ones(2), torch.eye(2), solver=solver, init=torch.tensor([torch.nan, torch.inf]))
+    assert_close(solution.codes, torch.ones(2))
+
+
+def test_huge_max_iter(kernel):
+    assert_close(torchscn.sparse_code(torch.ones(2), torch.eye(2), solver="coordinate", max_iter=10**12), torch.ones(2))
+
+
 def test_active_set_out_of_rounds_says_so():
     D, x = DICTIONARIES["correlated"](40, 60), signals(50, 60)
     zero = torch.zeros(50, 40, dtype=torch.float64)

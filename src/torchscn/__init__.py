@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from torchscn.functional import nonneg_qp, solve, sparse_code
 from torchscn.layers import SparseCoding, SparseCoding1d, SparseCoding2d, attach_projection, project_lam1
-from torchscn.models import Bottleneck, Network, create_model, list_models
+from torchscn.models import Bottleneck, LayerOptions, Network, Row, create_model, list_models
 from torchscn.objective import kkt_residual, objective
 from torchscn.solvers import Solution, list_solvers
 
@@ -12,7 +12,9 @@ __version__ = version("torchscn")
 
 __all__ = [
     "Bottleneck",
+    "LayerOptions",
     "Network",
+    "Row",
     "Solution",
     "SparseCoding",
     "SparseCoding1d",

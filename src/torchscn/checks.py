@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import numbers
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,7 +29,7 @@ def check_choice(what: str, value: object, choices: Iterable[str]) -> None:
 
 def check_number(what: str, value: Any, *, at_least: float, whole: bool = False) -> None:
     """``value`` is a finite number (a whole one if so asked) and not below ``at_least``."""
-    kinds = (int,) if whole else (int, float)
+    kinds = numbers.Integral if whole else numbers.Real  # NumPy's scalars are of these kinds too
     kind = "a whole number" if whole else "a number"
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise TypeError(f"{what} must be {kind}, at least {at_least}; got {value!r} ({type(value).__name__}).")

@@ -179,7 +179,10 @@ def infer_patches(
 
     For evaluation: the codes are written over the correlations, scaled on the way, so memory is passed over once.
     """
-    with torch.no_grad():
+    x, dictionary, lam1 = _full_precision(x, dictionary, lam1)
+    checks.check_tensor("x", x)
+    checks.check_same_kind("x", x, "the dictionary", dictionary)
+    with torch.no_grad(), _no_autocast(x):
         gram = gram_matrix(dictionary, lam2)
 
         def problem() -> QuadraticProgram:

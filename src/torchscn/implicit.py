@@ -97,8 +97,9 @@ def _(grad: Tensor, gram: Tensor, codes: Tensor, solver: str, tol: float, as_blo
 
 
 def _keep_for_nonneg_qp(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, gram, shift, _, ctx.solver, tol, _, ctx.as_block = inputs
-    ctx.tol = _LOOSER * tol or _BACKWARD_TOL
+    _, gram, shift, _, ctx.solver, tol, max_iter, ctx.as_block = inputs
+    # A tol of 0 is a fixed number of steps with max_iter, and rounding level (which the solver knows) without.
+    ctx.tol = _BACKWARD_TOL if tol == 0 and max_iter is not None else _LOOSER * tol
     ctx.has_shift = shift is not None
     ctx.save_for_backward(gram, output)
 

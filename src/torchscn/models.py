@@ -8,7 +8,7 @@ network is the same table with the other kind, and a table of your own may mix t
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -206,10 +206,19 @@ class Network(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self._check_input(x)
         x = x.contiguous(memory_format=torch.channels_last)
-        fused = not (self.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
-        x = self._infer(x) if fused else self.norm(self.blocks(x))
+        x = self._infer(x) if self._can_fuse(x) else self.norm(self.blocks(x))
         logits: Tensor = self.classifier(x.mean((2, 3)))
         return logits
+
+    def _can_fuse(self, x: Tensor) -> bool:
+        """Whether nobody could tell the fused evaluation from calling the modules one by one, but for its speed."""
+        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return False
+        if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+            return False
+        watched = torch.nn.modules.module._has_any_global_hook() or not _unwatched(self.blocks, *self.blocks)
+        is_plain = type(x) in (Tensor, nn.Parameter) and x.device.type == "cpu"
+        return is_plain and not watched and all(type(block) is CodingBlock for block in self.blocks)
 
     def _infer(self, x: Tensor) -> Tensor:
         """Everything before the pooling, each sparse coding layer in one pass with the batch norm that follows it."""
@@ -219,7 +228,7 @@ class Network(nn.Module):
         for module, after in zip(modules, following, strict=True):
             if module is done:
                 continue
-            if isinstance(after, nn.BatchNorm2d) and isinstance(module, SparseCoding2d) and _unwatched(module, after):
+            if type(module) is SparseCoding2d and _is_constant(after, module) and _unwatched(module, after):
                 x, done = module.infer(x, *_scale_and_offset(after)), after
             else:
                 x = module(x)
@@ -271,6 +280,7 @@ def create_model(
     name: str,
     num_classes: int = 10,
     in_channels: int = 3,
+    pretrained: str | None = None,
     *,
     preset: str | None = None,
     stem: int | None = None,
@@ -298,6 +308,8 @@ def create_model(
         name: one of :func:`list_models`; the digit is the paper's K.
         num_classes: number of classes.
         in_channels: channels of the images.
+        pretrained: name of weights that come with the package; this version brings none, so anything but None is an
+            error. Networks trained here are loaded with :func:`torchscn.training.load_trained`.
         preset: ``"authors"`` or ``"text"`` choose every option as the authors' program or the paper's text has it;
             options given here go before it.
         stem: width of the first slim layer, 16 unless given (the paper uses 8 on MNIST).
@@ -315,9 +327,14 @@ def create_model(
     checks.check_choice("model", name, list_models())
     match = _NAME.fullmatch(name)
     assert match is not None
+    if pretrained is not None:
+        raise ValueError(
+            f"pretrained={pretrained!r}: this version brings no weights. Train the network with `scn train` and load "
+            "it with torchscn.training.load_trained(run_folder)."
+        )
     if preset is not None:
         checks.check_choice("preset", preset, PRESETS)
-    given = {key: value for key, value in locals().items() if key not in ("name", "match") and value is not None}
+    given = {key: value for key, value in dict(locals()).items() if key not in ("name", "match") and value is not None}
     chosen = PRESETS.get(preset or "", {}) | given
     family, digit = match.groups()
     table_options = {key: chosen[key] for key in ("stem", "order", "downsample") if key in chosen}
@@ -331,6 +348,16 @@ def _make_blocks(in_channels: int, table: Sequence[Row], options: LayerOptions |
     """One block per row, each taking what the one before puts out."""
     inputs = [in_channels, *(row.width for row in table[:-1])]
     return [CodingBlock(n, row, options or LayerOptions()) for n, row in zip(inputs, table, strict=True)]
+
+
+def _is_constant(module: nn.Module | None, layer: SparseCoding2d) -> TypeGuard[nn.BatchNorm2d]:
+    """Whether this is a batch norm that scales and shifts by what it learned, in the precision of the layer."""
+    return (
+        isinstance(module, nn.BatchNorm2d)
+        and not module.training
+        and module.running_mean is not None
+        and module.running_mean.dtype == layer.dictionary.dtype
+    )
 
 
 def _unwatched(*modules: nn.Module) -> bool:

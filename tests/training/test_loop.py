@@ -18,7 +18,16 @@ from torch import nn
 import torchscn
 from torchscn import data
 from torchscn.models import Network, Row
-from torchscn.training import CheckpointError, ConfigError, DivergenceError, TrainConfig, fit, load_trained, train
+from torchscn.training import (
+    CheckpointError,
+    ConfigError,
+    DivergenceError,
+    TrainConfig,
+    fit,
+    load_data,
+    load_trained,
+    train,
+)
 from torchscn.training.checkpoint import CURRENT, PREVIOUS, Checkpoint, load_checkpoint, save_checkpoint
 
 QUICK = TrainConfig(epochs=2, batch_size=64, limit=256, stem=4, shift=1, ema=0.9, warmup=0.25, schedule="onecycle")
@@ -184,6 +193,18 @@ def test_full_disk_loses_nothing(tmp_path, monkeypatch):
         save_checkpoint(tmp_path, Checkpoint({"model": {"a": torch.zeros(3)}}, {"n": 2}))
     assert [path.name for path in tmp_path.iterdir()] == [CURRENT]
     assert load_checkpoint(tmp_path)[0].numbers == {"n": 1}
+
+
+def test_leftovers_of_a_failed_start_do_not_block_the_folder(tmp_path):
+    (tmp_path / "checkpoint.next.safetensors").touch()
+    (tmp_path / "config.json").write_text(QUICK.override({"lr": 0.3}).to_json())
+    assert len(fit(small_model(), *digits(), QUICK, tmp_path, quiet=True).metrics) == QUICK.epochs
+
+
+def test_limit_keeps_all_classes():
+    train_set, _ = load_data(TrainConfig(limit=200), None)
+    assert len(train_set) == 200
+    assert set(train_set.labels.tolist()) == set(range(10))
 
 
 def test_batch_larger_than_the_data(tmp_path):

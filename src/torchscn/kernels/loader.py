@@ -132,7 +132,7 @@ def compiled_sweeps(
         tol,
         relax,
         ridge,
-        max_iter,
+        min(max_iter, 2**31 - 1),
         as_block,
         sweeps,
     )

@@ -39,7 +39,7 @@ def active_set(problem: QuadraticProgram, tol: float, max_iter: int | None = Non
     rhs, gram = rhs.nan_to_num(0, 0, 0), gram.nan_to_num(0, 0, 0)
     search = _Pivoting(rhs, gram, proposal > 0)
     n_iter = search.run(MAX_ITER if max_iter is None else max_iter)
-    codes, converged = poison_rows(problem, search.codes.relu(), search.done)
+    codes, converged = poison_rows(problem, search.codes.relu(), search.done & search.solved)
     return Result(codes, converged, n_iter, float(search.n_changes.double().mean()) if len(rhs) else 0.0)
 
 
@@ -50,6 +50,7 @@ class _Pivoting:
         self.rhs, self.gram, self.support = rhs, gram, support & (gram.diagonal() > 0)
         n_signals, n_atoms = rhs.shape
         self.codes = torch.zeros_like(rhs)
+        self.solved = torch.zeros(n_signals, dtype=torch.bool, device=rhs.device)
         self.done = torch.zeros(n_signals, dtype=torch.bool, device=rhs.device)
         self.n_changes = torch.zeros(n_signals, dtype=torch.int64, device=rhs.device)
         self.fewest = torch.full((n_signals,), n_atoms + 1, device=rhs.device)
@@ -64,6 +65,7 @@ class _Pivoting:
             wrong = self._violations(rows)
             self.n_changes[rows] += 1
             self.done[rows] = ~wrong.any(-1)
+            self.solved[rows] = self._solved(rows)
             self.support[rows] ^= self._exchange(rows, wrong)
             n_iter += 1
         return n_iter
@@ -79,6 +81,13 @@ class _Pivoting:
         grad_floor = -rounding * terms.amax(-1, keepdim=True)
         usable = self.gram.diagonal() > 0
         return torch.where(inside, codes < code_floor, (grad < grad_floor) & usable)
+
+    def _solved(self, rows: Tensor) -> Tensor:
+        """Whether the gradient on the support is zero, as far as a factorisation in this number type can tell."""
+        codes, rhs = self.codes[rows], self.rhs[rows]
+        grad = torch.where(self.support[rows], codes @ self.gram - rhs, 0.0)
+        terms = codes.abs() @ self.gram.abs() + rhs.abs()
+        return (grad.abs() <= 100 * torch.finfo(rhs.dtype).eps * len(self.gram) * terms).all(-1)
 
     def _exchange(self, rows: Tensor, wrong: Tensor) -> Tensor:
         """Which atoms change sides: all violators while that helps, else the last one, which cannot cycle."""
@@ -102,7 +111,7 @@ def _solve_on_support(rhs: Tensor, gram: Tensor, support: Tensor) -> Tensor:
     """``G_SS a_S = rhs_S``, zero off the support, by Cholesky with a rounding-level ridge and two refinements."""
     inside = support.to(rhs.dtype)
     diagonal = gram.diagonal()
-    ridge = torch.finfo(rhs.dtype).eps * len(gram) * 4 * diagonal.mean()
+    ridge = torch.finfo(rhs.dtype).eps * len(gram) * 4 * diagonal
     system = gram * inside[:, :, None] * inside[:, None, :]
     system = system + torch.diag_embed(torch.where(support, ridge, 1.0))
     factor, _ = torch.linalg.cholesky_ex(system)

@@ -43,8 +43,10 @@ class QuadraticProgram:
         return 0.0 if self.support is None else 16 * torch.finfo(self.rhs.dtype).eps
 
     def start(self) -> Tensor | None:
-        """Allowed codes to start from; atoms without energy keep the code 0."""
-        return None if self.init is None else self.project(self.init) * (self.gram.diagonal() > 0)
+        """Allowed, finite codes to start from; atoms without energy keep the code 0."""
+        if self.init is None:
+            return None
+        return self.project(self.init.nan_to_num(0, 0, 0)) * (self.gram.diagonal() > 0)
 
     def take(self, rows: Tensor, init: Tensor | None = None) -> "QuadraticProgram":
         """The problems of the chosen rows, started from ``init``."""

@@ -104,7 +104,9 @@ def load_data(config: TrainConfig, data_dir: Path | None) -> tuple[ImageSet, Ima
     else:
         test_set = data.load(config.data, "test", data_dir)
     if config.limit:
-        train_set = train_set.take(range(min(config.limit, len(train_set))))
+        # At random: a folder's images come sorted by class.
+        order = torch.randperm(len(train_set), generator=torch.Generator().manual_seed(0))
+        train_set = train_set.take(order[: config.limit].sort().values)
     return train_set, test_set
 
 
@@ -326,5 +328,5 @@ def _check_finite(loss: float, position: Position, config: TrainConfig) -> None:
     if not math.isfinite(loss):
         raise DivergenceError(
             f"the loss became {loss} in epoch {position.epoch + 1}, batch {position.batch}. Try a lower lr (now "
-            f"{config.lr}), a few epochs of warmup, or a larger lam2; the last checkpoint is from before."
+            f"{config.lr}), a few epochs of warmup, or a larger lam2; a checkpoint from before may still be good."
         )

@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from torchscn import kernels
 from torchscn.data import Normalization
 from torchscn.models import Network
-from torchscn.training.checkpoint import CURRENT, CheckpointError, load_checkpoint, load_weights, write_tensors
+from torchscn.training.checkpoint import (
+    CURRENT,
+    PREVIOUS,
+    CheckpointError,
+    load_checkpoint,
+    load_weights,
+    write_tensors,
+)
 from torchscn.training.config import TrainConfig, read_config
 
 __all__ = ["RunFolder", "TrainedModel", "load_trained"]
@@ -47,12 +54,12 @@ class RunFolder:
         return self.path / "curves.png"
 
     def has_checkpoint(self) -> bool:
-        return any(self.path.glob("checkpoint*.safetensors"))
+        return any((self.path / name).exists() for name in (CURRENT, PREVIOUS))
 
     def begin(self, config: TrainConfig) -> None:
-        """Create the folder with the settings and the environment; an earlier run's settings must be the same."""
+        """Create the folder with the settings and the environment; a run to go on with must have the same settings."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if self.config.exists() and (kept := read_config(self.config)) != config:
+        if self.has_checkpoint() and self.config.exists() and (kept := read_config(self.config)) != config:
             changed = [name for name in vars(config) if getattr(kept, name) != getattr(config, name)]
             raise CheckpointError(
                 f"{self.path} holds a run with other settings ({', '.join(changed)} differ). "

@@ -20,7 +20,7 @@ def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float
         return config.lr * _triangle(step / total, config.warmup)
     rise = config.warmup * steps_per_epoch
     if step < rise:
-        return config.lr * (step + 1) / rise
+        return config.lr * min(1.0, (step + 1) / rise)
     if config.schedule == "steps":
         passed = sum(step >= epoch * steps_per_epoch for epoch in config.milestones)
         return config.lr * 0.1**passed

@@ -60,7 +60,7 @@ struct Block {
         if constexpr (kCount == 0) exchange_rows<1, kLane...>(rows);
         else transpose_rows<kCount - 1, kCount - 1, kLane...>(rows);
     }
-    // kWidth x kWidth values, from rows `from_stride` apart to rows `to_stride` apart, plus `add` lane by lane.
+    // kWidth x kWidth values, from rows `from_stride` apart to rows `to_stride` apart.
     static inline void transpose(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride) {
         Vec rows[kWidth];
         for (int i = 0; i < kWidth; ++i) rows[i] = *reinterpret_cast<const Unaligned*>(from + i * from_stride);
@@ -197,11 +197,15 @@ struct Block {
         for (std::int64_t i = first_row * kLanes; i < last_row * kLanes; i += kWidth) store(block + i, Vec{});
     }
 
-    // NaN in the lanes whose right-hand side is not finite, otherwise 0.
-    static void find_poison(const Problem<T>& problem, std::int64_t padded, const T* rhs, Vec* poison) {
+    // NaN in the lanes whose right-hand side is not finite, otherwise 0; such lanes are then solved for zero, so that they
+    // have no part in how their block is judged.
+    static void find_poison(const Problem<T>& problem, std::int64_t padded, T* rhs, Vec* poison) {
         for (int v = 0; v < SCN_VECTORS; ++v) poison[v] = Vec{} + problem.poison;
         for (std::int64_t j = 0; j < padded; ++j)
             for (int v = 0; v < SCN_VECTORS; ++v) poison[v] += T(0) * load(rhs + j * kLanes + v * kWidth);
+        for (int lane = 0; lane < kLanes; ++lane)
+            if (!(poison[lane / kWidth][lane % kWidth] == T(0)))
+                for (std::int64_t j = 0; j < padded; ++j) rhs[j * kLanes + lane] = T(0);
     }
 
     static std::size_t scratch_size(const Problem<T>& problem) {
