@@ -69,10 +69,9 @@ def test_active_set_residual_is_at_rounding_level():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_active_set_is_exact_for_atoms_of_very_different_size(dtype):
-    codes = torchscn.solve(
-        torch.ones(2, dtype=dtype), torch.diag(torch.tensor([1.0, 1e-4], dtype=dtype)), solver="active_set"
-    )
-    assert_close(codes.codes, torch.tensor([1.0, 1e4], dtype=dtype), rtol=1e-5, atol=0)
+    atoms = torch.diag(torch.tensor([1.0, 1e-4], dtype=dtype))
+    codes = torchscn.solve(torch.ones(2, dtype=dtype), atoms, solver="active_set").codes
+    assert_close(codes, torch.tensor([1.0, 1e4], dtype=dtype), rtol=1e-5, atol=0)
     D, x = random_dictionary(64, 100).to(dtype), signals(30, 100).to(dtype)
     D[::2] *= 1e-3
     solution = torchscn.solve(x, D, solver="active_set")

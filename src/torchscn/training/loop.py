@@ -175,6 +175,9 @@ def fit(
         if average:
             average.restore(checkpoint.tensors["ema"])
         position = Position(**checkpoint.numbers["position"])
+        if not process.is_main:
+            # The checkpoint holds the main process's sums; the others' are lost with the restart.
+            position = Position(position.epoch, position.batch, seconds=position.seconds)
         metrics = [entry for entry in run.read_metrics() if entry["epoch"] <= position.epoch]
         reporter.say(f"resuming in epoch {position.epoch + 1}, batch {position.batch + 1}")
     replica = wrap(model, process)
@@ -211,7 +214,7 @@ def fit(
                 position.seconds = time.monotonic() - started
                 _check_finite(loss, position, config)
                 reporter.step(position, len(batches), process.world_size)
-                if interrupted:
+                if _any_rank(bool(interrupted), process):
                     save(position)
                     raise Interrupted(f"stopped in epoch {position.epoch + 1}; go on with --resume --run-dir {run_dir}")
                 if time.monotonic() - last_save > config.checkpoint_seconds:
@@ -322,6 +325,13 @@ def _signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _any_rank(flag: bool, process: Process) -> bool:
+    """Whether the flag is up in any process: all must stop at the same step, or the others wait for it forever."""
+    if process.world_size == 1:
+        return flag
+    return bool(sum_over_ranks(torch.tensor(float(flag), device=process.device)))
 
 
 def _check_finite(loss: float, position: Position, config: TrainConfig) -> None:
