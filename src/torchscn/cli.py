@@ -22,6 +22,7 @@ from torchscn.bench import draw as draw_results
 from torchscn.data import Batches
 from torchscn.kernels import active_kernel, available_kernels
 from torchscn.training.loop import Interrupted
+from torchscn.training.memory import keep_freed_memory
 from torchscn.training.run_folder import count_parameters
 
 __all__ = ["app", "main"]
@@ -73,6 +74,7 @@ def train(
     """
     if threads:
         torch.set_num_threads(threads)
+    keep_freed_memory()
     config = training.load_recipe(recipe).override(settings)
     if run_dir is None:
         if resume or "RANK" in os.environ:

@@ -68,6 +68,7 @@ class TrainConfig:
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 5e-4  # on everything, lam1 included
+    clip: float = 0.0  # scale gradients of a larger norm down to it (0: never), a guard against a lone wild step
     label_smoothing: float = 0.0
     ema: float = 0.0  # decay of the averaged weights that are evaluated and kept (0: none)
     seed: int = 0
@@ -92,7 +93,17 @@ class TrainConfig:
             ("cutout", 0),
         ):
             checks.check_number(name, getattr(self, name), at_least=least, whole=True)
-        for name in ("lr", "warmup", "momentum", "weight_decay", "label_smoothing", "ema", "checkpoint_seconds"):
+        not_negative = (
+            "lr",
+            "warmup",
+            "momentum",
+            "weight_decay",
+            "clip",
+            "label_smoothing",
+            "ema",
+            "checkpoint_seconds",
+        )
+        for name in not_negative:
             checks.check_number(name, getattr(self, name), at_least=0)
         for name in ("momentum", "label_smoothing", "ema"):
             if getattr(self, name) >= 1:

@@ -202,9 +202,8 @@ def fit(
                 step = position.epoch * len(batches) + position.batch
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate(config, step, len(batches))
-                loss, n_wrong = train_step(
-                    replica, optimizer, x.to(process.device), labels.to(process.device), config.label_smoothing
-                )
+                x, labels = x.to(process.device), labels.to(process.device)
+                loss, n_wrong = train_step(replica, optimizer, x, labels, config.label_smoothing, config.clip)
                 if average:
                     average.update(model, step)
                 position.batch += 1
@@ -221,6 +220,7 @@ def fit(
                     save(position)
                     last_save = time.monotonic()
 
+            evaluation_started = time.monotonic()
             evaluated = average.applied_to(model) if average else _unchanged(model)
             with evaluated:
                 test = evaluate(model, test_batches, process.device)
@@ -236,6 +236,7 @@ def fit(
                     "test_error": test.error,
                     "lr": optimizer.param_groups[0]["lr"],
                     "seconds": position.seconds,
+                    "evaluation_seconds": time.monotonic() - evaluation_started,
                     "images_per_second": n_seen / position.seconds,
                     "layers": [dataclasses.asdict(c) for c in certificates],
                 }
@@ -255,13 +256,20 @@ def fit(
 
 
 def train_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, labels: Tensor, label_smoothing: float = 0.0
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    labels: Tensor,
+    label_smoothing: float = 0.0,
+    clip: float = 0.0,
 ) -> tuple[float, int]:
     """One step of gradient descent; returns the loss and the number of wrong answers on the batch."""
     optimizer.zero_grad()
     scores = model(x)
     loss = F.cross_entropy(scores, labels, label_smoothing=label_smoothing)
     loss.backward()
+    if clip:
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
     optimizer.step()
     return float(loss.detach()), int((scores.detach().argmax(1) != labels).sum())
 
