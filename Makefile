@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 KERNEL := $(wildcard src/torchscn/kernels/cpu/*)
 
-.PHONY: test demo bench lint format clean help
+.PHONY: test demo bench results lint format clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -19,6 +19,9 @@ demo: .venv/ready  ## the main job: train a small network on the embedded digits
 
 bench: .venv/ready  ## measure everything side by side with others (half an hour; nothing else should run)
 	$(BIN)/scn bench all --threads 2 --output benchmarks/results --draw docs/benchmarks
+
+results: .venv/ready  ## bring docs/results.md, its pictures and the README up to date with the recorded runs
+	$(BIN)/scn results
 
 lint: .venv/ready
 	$(BIN)/ruff check

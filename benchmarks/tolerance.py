@@ -108,7 +108,7 @@ def main() -> None:
     options = parser.parse_args()
     trained = load_trained(options.run)
     test_set = data.load(trained.config.data, "test", options.data_dir)
-    x, labels = trained.normalization(test_set.images[:128]), test_set.labels[:128]
+    x, labels = trained.model.preprocess(test_set.images[:128]), test_set.labels[:128]
     torch.manual_seed(0)
     rows = study(f"{trained.config.model}, trained", trained.model, x, labels)
     rows += study("scn1, untrained", create_model("scn1"), x, labels)

@@ -14,12 +14,3 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Every kernel this machine runs, in force for the test."""
     monkeypatch.setenv("TORCHSCN_KERNEL", request.param)
     return request.param
-
-
-@pytest.fixture
-def two_threads():
-    """More than one thread, whatever the machine's default; restored afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)

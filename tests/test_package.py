@@ -22,8 +22,11 @@ LAYERS = [
     "checks",
     "functional",
     "layers",
+    "fusion",
+    "weights",
     "models",
     "training",
+    "results",
     "bench",
     "cli",
 ]

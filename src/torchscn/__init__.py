@@ -7,6 +7,7 @@ from torchscn.layers import SparseCoding, SparseCoding1d, SparseCoding2d, attach
 from torchscn.models import Bottleneck, LayerOptions, Network, Row, create_model, list_models
 from torchscn.objective import kkt_residual, objective
 from torchscn.solvers import Solution, list_solvers
+from torchscn.weights import list_pretrained
 
 __version__ = version("torchscn")
 
@@ -23,6 +24,7 @@ __all__ = [
     "create_model",
     "kkt_residual",
     "list_models",
+    "list_pretrained",
     "list_solvers",
     "nonneg_qp",
     "objective",

@@ -17,13 +17,14 @@ from rich.table import Table
 import torchscn
 from torchscn import checks, training
 from torchscn import data as datasets
+from torchscn import results as recorded
 from torchscn.bench import SUITES, print_table, run_suite, save_results
 from torchscn.bench import draw as draw_results
-from torchscn.data import Batches
 from torchscn.kernels import active_kernel, available_kernels
 from torchscn.training.loop import Interrupted
 from torchscn.training.memory import keep_freed_memory
 from torchscn.training.run_folder import count_parameters
+from torchscn.weights import pretrained_folder
 
 __all__ = ["app", "main"]
 
@@ -32,6 +33,8 @@ app = cyclopts.App(
     help="Deep sparse coding networks for PyTorch.",
     version=torchscn.__version__,
 )
+results_app = cyclopts.App(name="results", help="Bring tables and pictures up to date with the recorded runs.")
+app.command(results_app)
 data_app = cyclopts.App(name="data", help="Show which data sets are here, what is missing and where to get it.")
 app.command(data_app)
 
@@ -105,7 +108,7 @@ def recipes(name: str | None = None) -> None:
 
 @app.command(name="eval")
 def evaluate(
-    run: Path,
+    run: str,
     *,
     data_dir: DataDir = None,
     solver: str | None = None,
@@ -114,14 +117,14 @@ def evaluate(
     batch_size: int = 256,
     confusion: bool = False,
 ) -> None:
-    """Evaluate the network of a run: error, classes, speed, and certificates of every layer on test images.
+    """Evaluate a trained network: error, classes, speed, and certificates of every layer on test images.
 
     Another solver or tolerance shows what looser or tighter codes do to the error.
 
     Parameters
     ----------
     run
-        Folder of a run.
+        Folder of a run, or name of a network that comes with the package (`scn info` lists them).
     solver
         Solve with this one instead.
     tol
@@ -134,28 +137,23 @@ def evaluate(
         Also show which classes are taken for which.
     """
     given = {"solver": solver, "tol": tol, "max_iter": max_iter}
-    trained = training.load_trained(run, {name: value for name, value in given.items() if value is not None})
-    _, test_set = training.load_data(trained.config, data_dir)
-    if test_set.classes != trained.classes:
-        raise ValueError(
-            f"the run was trained on {len(trained.classes)} classes, {trained.config.data!r} here has "
-            f"{len(test_set.classes)}: is this the same data?"
-        )
-    batches = Batches(test_set, batch_size, trained.normalization, shuffle=False, drop_last=False, prefetch=True)
+    trained = _load_network(run, {name: value for name, value in given.items() if value is not None})
+    batches = training.evaluation_batches(trained, data_dir, batch_size)
     console = Console()
     if trained.note:
         console.print(f"note: {trained.note}", style="yellow", soft_wrap=True)
+    n_images = len(batches.images)
     with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("evaluating", total=len(test_set))
+        bar = progress.add_task("evaluating", total=n_images)
         result = training.evaluate(trained.model, batches, progress=lambda done: progress.update(bar, completed=done))
     console.print(
-        f"test error {result.error:.2f}%  loss {result.loss:.4f}  {len(test_set)} images, "
+        f"test error {result.error:.2f}%  loss {result.loss:.4f}  {n_images} images, "
         f"{result.images_per_second:.0f} images/s, {count_parameters(trained.model):,} parameters",
         highlight=False,
     )
-    _print_classes(console, result, trained.classes)
+    _print_classes(console, result, batches.images.classes)
     if confusion:
-        _print_confusion(console, result, trained.classes)
+        _print_confusion(console, result, batches.images.classes)
     _print_certificates(console, training.certify(trained.model, next(iter(batches.epoch(0)))[0][:64]))
 
 
@@ -186,14 +184,26 @@ def _print_certificates(console: Console, certificates: list[training.LayerCerti
     console.print(table)
 
 
+def _load_network(source: str, overrides: dict[str, Any]) -> training.TrainedModel:
+    """The network of a run folder, or one that comes with the package."""
+    names = torchscn.list_pretrained()
+    if Path(source).exists():
+        return training.load_trained(Path(source), overrides)
+    if source not in names:
+        raise ValueError(f"{source!r} is neither a run folder nor a network of the package ({', '.join(names)}).")
+    model, data_set = source.split("-", 1)
+    network = torchscn.create_model(model, pretrained=data_set, **overrides)
+    return training.TrainedModel(network, training.TrainConfig(data=data_set, model=model), None)
+
+
 @app.command
-def predict(run: Path, *images: Path, top: int = 3) -> None:
-    """Classify image files with the network of a run.
+def predict(run: str, *images: Path, top: int = 3) -> None:
+    """Classify image files with a trained network.
 
     Parameters
     ----------
     run
-        Folder of a run.
+        Folder of a run, or name of a network that comes with the package (`scn info` lists them).
     images
         Image files; each is scaled to the size the network was trained on.
     top
@@ -201,15 +211,18 @@ def predict(run: Path, *images: Path, top: int = 3) -> None:
     """
     if not images:
         raise ValueError("name at least one image file.")
-    trained = training.load_trained(run)
-    table = Table("image", *["answer"] * min(top, len(trained.classes)), box=None)
+    model = _load_network(run, {}).model
+    assert model.classes is not None
+    assert model.image_size is not None
+    n_answers = min(top, model.num_classes)
+    table = Table("image", *["answer"] * n_answers, box=None)
     for path in images:
-        pixels = datasets.read_image(path, channels=trained.model.in_channels, size=trained.image_size)
+        pixels = datasets.read_image(path, channels=model.in_channels, size=model.image_size)
         with torch.inference_mode():
-            shares = trained.model(trained.normalization(pixels[None])).softmax(1)[0]
-        best = shares.topk(min(top, len(trained.classes)))
+            shares = model(model.preprocess(pixels[None])).softmax(1)[0]
+        best = shares.topk(n_answers)
         answers = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        table.add_row(str(path), *(f"{trained.classes[index]} {100 * share:.1f}%" for index, share in answers))
+        table.add_row(str(path), *(f"{model.classes[index]} {100 * share:.1f}%" for index, share in answers))
     Console().print(table)
 
 
@@ -288,6 +301,66 @@ def bench(
             print(f"wrote {picture}")
 
 
+Records = Annotated[Path, Parameter(help="Folder of the records.")]
+
+
+@results_app.default
+def results(records: Records = Path("results"), docs: Path = Path("docs"), readme: Path = Path("README.md")) -> None:
+    """Bring tables and pictures up to date with the recorded runs.
+
+    Parameters
+    ----------
+    docs
+        Folder of results.md.
+    readme
+        Another page with tables.
+    """
+    for path in recorded.write_report(records, docs, readme):
+        print(f"wrote {path}")
+
+
+@results_app.command(name="add")
+def results_add(run: Path, *, records: Records = Path("results"), data_dir: DataDir = None, compare: int = 0) -> None:
+    """Record a finished run: settings, environment, curve.
+
+    Parameters
+    ----------
+    run
+        Folder of the run.
+    compare
+        Also test the network with its weights stored in float16, and with other solvers on the first so many test
+        images (the exact solver takes a second for a few).
+    """
+    record = recorded.record_run(run)
+    if compare:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            bar = progress.add_task("")
+
+            def show(what: str, done: int, total: int) -> None:
+                progress.update(bar, description=what, completed=done, total=total)
+
+            record["storage"] = recorded.compare_storage(run, data_dir, show)
+            if record["model"].startswith("scn"):
+                record["solvers"] = recorded.compare_solvers(run, data_dir, compare, show)
+    print(f"wrote {recorded.save_record(records, record)}")
+
+
+@results_app.command(name="pack")
+def results_pack(run: Path, *, records: Records = Path("results"), output: Path | None = None) -> None:
+    """Put the weights of a recorded run into the package, with a card and a hash.
+
+    Parameters
+    ----------
+    run
+        Folder of the run; its record must hold the comparison.
+    output
+        Another folder for them.
+    """
+    found = recorded.load_records(records)
+    checks.check_choice("run", run.resolve().name, found)
+    print(f"wrote {recorded.pack_weights(run, found[run.resolve().name], output or pretrained_folder())}")
+
+
 @app.command
 def info() -> None:
     """Show versions, the solver kernel in use and what else this machine could run."""
@@ -309,6 +382,7 @@ def _environment() -> dict[str, str]:
         "kernels available": ", ".join(available_kernels()),
         "solvers": ", ".join(torchscn.list_solvers()),
         "models": ", ".join(torchscn.list_models()),
+        "trained networks": ", ".join(torchscn.list_pretrained()),
         "cuda device": cuda,
     }
 

@@ -7,14 +7,17 @@ network is the same table with the other kind, and a table of your own may mix t
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, TypeGuard
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from torchscn import checks
+from torchscn.data import Normalization
+from torchscn.fusion import can_fuse, run_fused
 from torchscn.layers import SparseCoding2d
+from torchscn.weights import TrainedWeights, fill_model, load_pretrained
 
 __all__ = [
     "PRESETS",
@@ -171,6 +174,11 @@ class Network(nn.Module):
         in_channels: channels of the images.
         options: norm, penalties and solver, see :class:`LayerOptions`.
 
+    Attributes:
+        classes: names of the classes, if the network was trained.
+        image_size: height and width of the images it was trained on, likewise.
+        normalization: what :meth:`preprocess` does with them, likewise.
+
     Shape:
         - Input: ``(batch, in_channels, height, width)``
         - Output: ``(batch, num_classes)``
@@ -196,6 +204,9 @@ class Network(nn.Module):
         checks.check_number("num_classes", num_classes, at_least=1, whole=True)
         checks.check_number("in_channels", in_channels, at_least=1, whole=True)
         self.num_classes, self.in_channels = num_classes, in_channels
+        self.classes: tuple[str, ...] | None = None
+        self.image_size: tuple[int, int] | None = None
+        self.normalization: Normalization | None = None
         self.blocks = nn.Sequential(*_make_blocks(in_channels, self.table, options))
         last = self.table[-1].width
         self.norm = _norm(last, options) if options.norm == "before" else nn.Identity()
@@ -206,33 +217,35 @@ class Network(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self._check_input(x)
         x = x.contiguous(memory_format=torch.channels_last)
-        x = self._infer(x) if self._can_fuse(x) else self.norm(self.blocks(x))
+        plain = all(type(block) is CodingBlock for block in self.blocks)
+        if plain and can_fuse(x, self, self.blocks, *self.blocks):
+            x = run_fused([module for block in self.blocks for module in block.children()] + [self.norm], x)
+        else:
+            x = self.norm(self.blocks(x))
         logits: Tensor = self.classifier(x.mean((2, 3)))
         return logits
 
-    def _can_fuse(self, x: Tensor) -> bool:
-        """Whether nobody could tell the fused evaluation from calling the modules one by one, but for its speed."""
-        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return False
-        if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-            return False
-        watched = torch.nn.modules.module._has_any_global_hook() or not _unwatched(self.blocks, *self.blocks)
-        is_plain = type(x) in (Tensor, nn.Parameter) and x.device.type == "cpu"
-        return is_plain and not watched and all(type(block) is CodingBlock for block in self.blocks)
+    def preprocess(self, images: Tensor) -> Tensor:
+        """Images as the network was trained on them, on its device: what :meth:`forward` takes.
 
-    def _infer(self, x: Tensor) -> Tensor:
-        """Everything before the pooling, each sparse coding layer in one pass with the batch norm that follows it."""
-        modules = [module for block in self.blocks for module in block.children()] + [self.norm]
-        following: list[nn.Module | None] = [*modules[1:], None]
-        done: nn.Module | None = None
-        for module, after in zip(modules, following, strict=True):
-            if module is done:
-                continue
-            if type(module) is SparseCoding2d and _is_constant(after, module) and _unwatched(module, after):
-                x, done = module.infer(x, *_scale_and_offset(after)), after
-            else:
-                x = module(x)
-        return x
+        Args:
+            images: uint8 ``(batch, in_channels, height, width)``, best of the size ``self.image_size``.
+
+        Raises:
+            RuntimeError: the network was not trained, so nobody knows.
+
+        Example:
+            >>> model = create_model("scn4", pretrained="mnist")
+            >>> model.preprocess(torch.zeros(2, 1, 28, 28, dtype=torch.uint8)).shape
+            torch.Size([2, 1, 28, 28])
+        """
+        if self.normalization is None:
+            raise RuntimeError(
+                "this network was not trained, so it does not know its preprocessing; create_model(..., "
+                "pretrained=...) and torchscn.training.load_trained make networks that do."
+            )
+        self._check_input(images)
+        return self.normalization(images.cpu()).to(self.classifier.weight)
 
     def forward_features(self, x: Tensor) -> list[Tensor]:
         """The output of every row of the table, in order: the codes of every sparse coding layer."""
@@ -308,8 +321,10 @@ def create_model(
         name: one of :func:`list_models`; the digit is the paper's K.
         num_classes: number of classes.
         in_channels: channels of the images.
-        pretrained: name of weights that come with the package; this version brings none, so anything but None is an
-            error. Networks trained here are loaded with :func:`torchscn.training.load_trained`.
+        pretrained: data set whose trained weights to load, of those in :func:`torchscn.list_pretrained`. They bring
+            their own classes, channels and shape; ``solver``, ``tol``, ``max_iter`` and ``grad`` may be given beside
+            them. The network is in evaluation mode and knows its ``preprocess`` and ``classes``. Networks of your own
+            are loaded with :func:`torchscn.training.load_trained`.
         preset: ``"authors"`` or ``"text"`` choose every option as the authors' program or the paper's text has it;
             options given here go before it.
         stem: width of the first slim layer, 16 unless given (the paper uses 8 on MNIST).
@@ -325,55 +340,67 @@ def create_model(
         173896
     """
     checks.check_choice("model", name, list_models())
-    match = _NAME.fullmatch(name)
-    assert match is not None
-    if pretrained is not None:
-        raise ValueError(
-            f"pretrained={pretrained!r}: this version brings no weights. Train the network with `scn train` and load "
-            "it with torchscn.training.load_trained(run_folder)."
-        )
     if preset is not None:
         checks.check_choice("preset", preset, PRESETS)
-    given = {key: value for key, value in dict(locals()).items() if key not in ("name", "match") and value is not None}
-    chosen = PRESETS.get(preset or "", {}) | given
+    options = {key: value for key, value in dict(locals()).items() if key in _OPTIONS and value is not None}
+    if pretrained is not None:
+        return _load_pretrained(name, pretrained, num_classes, in_channels, preset, options)
+    return _build(name, num_classes, in_channels, PRESETS.get(preset or "", {}) | options)
+
+
+_TABLE_OPTIONS = ("stem", "order", "downsample")
+_LAYER_OPTIONS = tuple(field.name for field in fields(LayerOptions))
+_SOLVER_OPTIONS = ("solver", "tol", "max_iter", "grad")
+_OPTIONS = ("width", *_TABLE_OPTIONS, *_LAYER_OPTIONS)
+
+
+def _build(name: str, num_classes: int, in_channels: int, options: dict[str, Any]) -> Network:
+    """The network of that name with other options in the place of the defaults."""
+    match = _NAME.fullmatch(name)
+    assert match is not None
     family, digit = match.groups()
-    table_options = {key: chosen[key] for key in ("stem", "order", "downsample") if key in chosen}
-    table = scn_table(chosen.get("width", int(digit)), kind="sparse" if family == "scn" else "conv", **table_options)
-    layer_names = {field.name for field in fields(LayerOptions)}
-    options = replace(LayerOptions(), **{key: value for key, value in chosen.items() if key in layer_names})
-    return Network(table, num_classes, in_channels, options)
+    table_options = {key: options[key] for key in _TABLE_OPTIONS if key in options}
+    table = scn_table(options.get("width", int(digit)), kind="sparse" if family == "scn" else "conv", **table_options)
+    layer_options = LayerOptions(**{key: options[key] for key in _LAYER_OPTIONS if key in options})
+    return Network(table, num_classes, in_channels, layer_options)
+
+
+def _load_pretrained(
+    name: str, data: str, num_classes: int, in_channels: int, preset: str | None, options: dict[str, Any]
+) -> Network:
+    """The network of that name with weights of the package; what is asked for beside them must go with them."""
+    weights = load_pretrained(f"{name}-{data}")
+    clashes = [key for key in options if key not in _SOLVER_OPTIONS] + (["preset"] if preset else [])
+    if clashes:
+        raise ValueError(
+            f"pretrained={data!r} brings its own {', '.join(clashes)}; only {', '.join(_SOLVER_OPTIONS)} may be given."
+        )
+    own_classes, own_channels = len(weights.about["classes"]), len(weights.normalization["mean"])
+    # The defaults cannot be told from a wish for them, so they give way.
+    if num_classes not in (10, own_classes):
+        raise ValueError(
+            f"pretrained={data!r} tells {own_classes} classes apart, not {num_classes}; for other classes leave "
+            "num_classes out and put a new nn.Linear in the place of model.classifier."
+        )
+    if in_channels not in (3, own_channels):
+        raise ValueError(f"pretrained={data!r} takes images of {own_channels} channels, not {in_channels}.")
+    model = _build(name, own_classes, own_channels, weights.about["options"] | options)
+    adopt(model, weights, source=f"pretrained={data!r}")
+    return model.eval()
+
+
+def adopt(model: Network, weights: TrainedWeights, source: str) -> None:
+    """Give a network its trained weights, preprocessing and classes; errors name the ``source``."""
+    fill_model(model, weights.model, source)
+    height, width = weights.about["image_size"]
+    model.normalization = Normalization.from_state(weights.normalization)
+    model.classes, model.image_size = tuple(weights.about["classes"]), (height, width)
 
 
 def _make_blocks(in_channels: int, table: Sequence[Row], options: LayerOptions | None) -> list[CodingBlock]:
     """One block per row, each taking what the one before puts out."""
     inputs = [in_channels, *(row.width for row in table[:-1])]
     return [CodingBlock(n, row, options or LayerOptions()) for n, row in zip(inputs, table, strict=True)]
-
-
-def _is_constant(module: nn.Module | None, layer: SparseCoding2d) -> TypeGuard[nn.BatchNorm2d]:
-    """Whether this is a batch norm that scales and shifts by what it learned, in the precision of the layer."""
-    return (
-        isinstance(module, nn.BatchNorm2d)
-        and not module.training
-        and module.running_mean is not None
-        and module.running_mean.dtype == layer.dictionary.dtype
-    )
-
-
-def _unwatched(*modules: nn.Module) -> bool:
-    """Whether no hook wants to see these modules called."""
-    return not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
-
-
-def _scale_and_offset(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """What a batch norm does in evaluation mode."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scale = (norm.running_var + norm.eps).rsqrt()
-    if norm.affine:
-        scale = scale * norm.weight
-        return scale, norm.bias - norm.running_mean * scale
-    return scale, -norm.running_mean * scale
 
 
 def _norm(channels: int, options: LayerOptions) -> nn.BatchNorm2d:

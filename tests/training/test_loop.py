@@ -29,6 +29,7 @@ from torchscn.training import (
     train,
 )
 from torchscn.training.checkpoint import CURRENT, PREVIOUS, Checkpoint, load_checkpoint, save_checkpoint
+from torchscn.training.loop import train_step
 
 QUICK = TrainConfig(epochs=2, batch_size=64, limit=256, stem=4, shift=1, ema=0.9, warmup=0.25, schedule="onecycle")
 
@@ -212,6 +213,16 @@ def test_batch_larger_than_the_data(tmp_path):
         train(QUICK.override({"limit": 10}), tmp_path, quiet=True)
 
 
+def test_clip_bounds_the_step():
+    model = small_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    x, labels = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
+    train_step(model, optimizer, x, labels, clip=1e-3)
+    moved = [p.detach() - old for p, old in zip(model.parameters(), before, strict=True)]
+    assert float(torch.nn.utils.get_total_norm(moved)) == pytest.approx(1e-3, rel=1e-3)
+
+
 def test_users_own_model_and_data(tmp_path):
     images = torch.randint(0, 40, (80, 1, 6, 6), dtype=torch.uint8)
     labels = torch.arange(80) % 2
@@ -225,9 +236,8 @@ def test_users_own_model_and_data(tmp_path):
 def test_trained_model_loads_ready_to_use(tmp_path):
     config = QUICK.override({"model": "cnn1"})
     result = train(config, tmp_path, quiet=True)
-    trained = load_trained(tmp_path)
-    assert trained.classes == tuple("0123456789")
-    assert trained.image_size == (8, 8)
-    images = data.load("digits", "test").images[:20]
-    x = trained.normalization(images)
-    assert torch.equal(trained.model(x), result.model.eval()(x))
+    model = load_trained(tmp_path).model
+    assert model.classes == tuple("0123456789")
+    assert model.image_size == (8, 8)
+    x = model.preprocess(data.load("digits", "test").images[:20])
+    assert torch.equal(model(x), result.model.eval()(x))

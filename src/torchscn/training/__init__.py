@@ -5,7 +5,7 @@ from torchscn.training.checkpoint import CheckpointError
 from torchscn.training.config import ConfigError, TrainConfig, list_recipes, load_recipe
 from torchscn.training.distributed import Process, start_process
 from torchscn.training.evaluation import Evaluation, evaluate
-from torchscn.training.loop import DivergenceError, Interrupted, TrainResult, fit, load_data, train
+from torchscn.training.loop import DivergenceError, Interrupted, TrainResult, evaluation_batches, fit, load_data, train
 from torchscn.training.run_folder import TrainedModel, load_trained
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "TrainedModel",
     "certify",
     "evaluate",
+    "evaluation_batches",
     "fit",
     "list_recipes",
     "load_data",

@@ -117,8 +117,16 @@ class TrainConfig:
 
     def make_model(self, num_classes: int, in_channels: int) -> Network:
         """The network these settings describe."""
+        return create_model(self.model, num_classes, in_channels, **self.model_options())
+
+    def model_options(self) -> dict[str, Any]:
+        """The options of :func:`torchscn.create_model` that are set."""
         options = {name: getattr(self, name) for name in _MODEL_OPTIONS}
-        return create_model(self.model, num_classes, in_channels, **options)
+        return {name: value for name, value in options.items() if value is not None}
+
+    def changed_settings(self) -> dict[str, Any]:
+        """The settings that differ from the defaults."""
+        return {name: value for name, value in asdict(self).items() if value != getattr(TrainConfig(), name)}
 
     def make_augmentation(self) -> Augmentation | None:
         """The augmentation of training batches, if any."""

@@ -25,10 +25,11 @@ from torchscn.training.config import ConfigError, TrainConfig
 from torchscn.training.distributed import Process, start_process, stop_process, sum_over_ranks, was_restarted, wrap
 from torchscn.training.evaluation import evaluate
 from torchscn.training.report import Reporter
-from torchscn.training.run_folder import RunFolder
+from torchscn.training.run_folder import RunFolder, TrainedModel
 from torchscn.training.schedule import learning_rate
+from torchscn.weights import TrainedWeights, write_weights
 
-__all__ = ["DivergenceError", "Interrupted", "TrainResult", "fit", "load_data", "train"]
+__all__ = ["DivergenceError", "Interrupted", "TrainResult", "evaluation_batches", "fit", "load_data", "train"]
 
 _CERTIFIED_IMAGES = 64
 
@@ -108,6 +109,23 @@ def load_data(config: TrainConfig, data_dir: Path | None) -> tuple[ImageSet, Ima
         order = torch.randperm(len(train_set), generator=torch.Generator().manual_seed(0))
         train_set = train_set.take(order[: config.limit].sort().values)
     return train_set, test_set
+
+
+def evaluation_batches(trained: TrainedModel, data_dir: Path | None, batch_size: int = 256) -> Batches:
+    """The images a run is tested on, as its network takes them.
+
+    Raises:
+        ValueError: the data set has other classes than the one the network was trained on.
+    """
+    model = trained.model
+    assert model.normalization is not None
+    _, test_set = load_data(trained.config, data_dir)
+    if test_set.classes != model.classes:
+        raise ValueError(
+            f"the network was trained on {model.num_classes} classes, {trained.config.data!r} here has "
+            f"{len(test_set.classes)}: is this the same data?"
+        )
+    return Batches(test_set, batch_size, model.normalization, shuffle=False, drop_last=False, prefetch=True)
 
 
 def fit(
@@ -250,7 +268,7 @@ def fit(
         if average:
             average.copy_to(model)
         if process.is_main:
-            run.write_weights(model.state_dict(), normalization, about)
+            write_weights(run.weights, TrainedWeights(model.state_dict(), normalization.state(), about))
             reporter.finish(metrics)
     return TrainResult(model, normalization, metrics, run.path)
 

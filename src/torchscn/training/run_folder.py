@@ -10,23 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchscn import kernels
-from torchscn.data import Normalization
-from torchscn.models import Network
-from torchscn.training.checkpoint import (
-    CURRENT,
-    PREVIOUS,
-    CheckpointError,
-    load_checkpoint,
-    load_weights,
-    write_tensors,
-)
+from torchscn.models import Network, adopt
+from torchscn.training.checkpoint import CURRENT, PREVIOUS, CheckpointError, load_checkpoint
 from torchscn.training.config import TrainConfig, read_config
+from torchscn.weights import TrainedWeights, read_weights
 
 __all__ = ["RunFolder", "TrainedModel", "load_trained"]
 
@@ -40,6 +31,10 @@ class RunFolder:
     @property
     def config(self) -> Path:
         return self.path / "config.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
 
     @property
     def metrics(self) -> Path:
@@ -66,7 +61,7 @@ class RunFolder:
                 "Resume with the same settings, or choose another --run-dir."
             )
         _write_text(self.config, config.to_json())
-        _write_text(self.path / "environment.json", json.dumps(describe_environment(), indent=2) + "\n")
+        _write_text(self.environment, json.dumps(describe_environment(), indent=2) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``; a last line cut short by a crash is left out."""
@@ -82,26 +77,17 @@ class RunFolder:
         """Replace ``metrics.jsonl``."""
         _write_text(self.metrics, "".join(json.dumps(entry) + "\n" for entry in entries))
 
-    def write_weights(self, weights: Mapping[str, Tensor], normalization: Normalization, about: dict[str, Any]) -> None:
-        """Keep the trained weights with all that a user of them needs; ``about`` names classes and image size."""
-        tensors = {f"model/{name}": value for name, value in weights.items()}
-        tensors |= {f"normalization/{name}": value for name, value in normalization.state().items()}
-        write_tensors(self.weights, tensors, {"about": json.dumps(about)})
-
 
 @dataclass(frozen=True)
 class TrainedModel:
     """A network out of a run, ready to use."""
 
-    model: Network
+    model: Network  # knows its preprocessing and classes
     config: TrainConfig
-    normalization: Normalization
-    classes: tuple[str, ...]
-    image_size: tuple[int, int]  # height and width it was trained on
     note: str | None  # what a user should know, for instance that the run is not finished
 
 
-def load_trained(folder: Path, overrides: Mapping[str, Any] | None = None) -> TrainedModel:
+def load_trained(folder: str | Path, overrides: Mapping[str, Any] | None = None) -> TrainedModel:
     """The network of a run: its final weights, or those of the last checkpoint if the run is not finished.
 
     Args:
@@ -112,37 +98,26 @@ def load_trained(folder: Path, overrides: Mapping[str, Any] | None = None) -> Tr
         ConfigError: this is no run folder.
         CheckpointError: it holds no weights, or of another network.
     """
-    run = RunFolder(folder)
+    run = RunFolder(Path(folder))
     config = read_config(run.config)
     if run.weights.exists():
-        tensors, about = _read_weights(run.weights)
-        note = None
+        weights, note = read_weights(run.weights), None
     else:
-        checkpoint, problem = load_checkpoint(folder)
-        group = "ema" if "ema" in checkpoint.tensors else "model"
-        tensors = {"model": checkpoint.tensors[group], "normalization": checkpoint.tensors["normalization"]}
-        about = checkpoint.numbers["about"]
-        epoch = checkpoint.numbers["position"]["epoch"]
-        note = f"this run is not finished: these are its weights after {epoch} of {config.epochs} epochs."
-        note = f"{problem} {note}" if problem else note
+        weights, note = _weights_so_far(run, config)
     used = config.override(overrides or {})
-    normalization = Normalization.from_state(tensors["normalization"])
-    model = used.make_model(len(about["classes"]), len(normalization.mean))
-    load_weights(model, tensors["model"], source=str(folder))
-    height, width = about["image_size"]
-    return TrainedModel(model.eval(), used, normalization, tuple(about["classes"]), (height, width), note)
+    model = used.make_model(len(weights.about["classes"]), len(weights.normalization["mean"]))
+    adopt(model, weights, source=str(folder))
+    return TrainedModel(model.eval(), used, note)
 
 
-def _read_weights(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    groups: dict[str, dict[str, Tensor]] = {"model": {}, "normalization": {}}
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 (not a dict)
-                group, rest = name.split("/", 1)
-                groups[group][rest] = file.get_tensor(name)
-            return groups, json.loads(file.metadata()["about"])
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{path} does not read ({error}); train again, or delete it to use {CURRENT}.") from error
+def _weights_so_far(run: RunFolder, config: TrainConfig) -> tuple[TrainedWeights, str]:
+    """The weights of the last checkpoint, and a sentence about them."""
+    checkpoint, problem = load_checkpoint(run.path)
+    model = checkpoint.tensors["ema" if "ema" in checkpoint.tensors else "model"]
+    weights = TrainedWeights(model, checkpoint.tensors["normalization"], checkpoint.numbers["about"])
+    epoch = checkpoint.numbers["position"]["epoch"]
+    note = f"this run is not finished: these are its weights after {epoch} of {config.epochs} epochs."
+    return weights, f"{problem} {note}" if problem else note
 
 
 def describe_environment() -> dict[str, Any]:

@@ -1,0 +1,77 @@
+"""A finished run as one JSON file: settings, environment, curve, and what was measured on it afterwards."""
+
+import json
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from torchscn.training import load_trained
+from torchscn.training.run_folder import RunFolder, count_parameters
+
+__all__ = ["load_records", "record_run", "save_record"]
+
+_CURVE = ("epoch", "train_loss", "train_error", "test_loss", "test_error", "lr", "seconds", "images_per_second")
+
+
+def record_run(folder: Path) -> dict[str, Any]:
+    """All that makes a finished run believable and repeatable; the name is that of the folder.
+
+    Raises:
+        ValueError: this is no run folder, or the run is not finished.
+    """
+    trained = load_trained(folder)
+    run = RunFolder(folder)
+    metrics = run.read_metrics()
+    config = trained.config
+    if len(metrics) < config.epochs:
+        raise ValueError(f"the run in {folder} is not finished: {len(metrics)} of {config.epochs} epochs are done.")
+    last = metrics[-1]
+    return {
+        "name": folder.resolve().name,
+        "model": config.model,
+        "data": config.data,
+        "tested_on": "validation images" if config.validation else "test images",
+        "parameters": count_parameters(trained.model),
+        "epochs": config.epochs,
+        "seed": config.seed,
+        "test_error": round(last["test_error"], 4),
+        "train_error": round(last["train_error"], 4),
+        "minutes": round(sum(m["seconds"] + m["evaluation_seconds"] for m in metrics) / 60, 2),
+        "images_per_second": round(mean(m["images_per_second"] for m in metrics), 1),
+        "settings": config.changed_settings(),
+        "environment": json.loads(run.environment.read_text()),
+        "curve": [{key: _short(entry[key]) for key in _CURVE} for entry in metrics],
+        "layers": [{key: _short(value) for key, value in layer.items()} for layer in last["layers"]],
+    }
+
+
+def save_record(folder: Path, record: dict[str, Any]) -> Path:
+    """Keep a record as ``NAME.json``, one line for each entry of a curve or table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{record['name']}.json"
+    lines = [f"{json.dumps(key)}: {_lines(value)}" for key, value in record.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    return path
+
+
+def load_records(folder: Path) -> dict[str, dict[str, Any]]:
+    """Every kept record, by name.
+
+    Raises:
+        ValueError: the folder holds none.
+    """
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    if not found:
+        raise ValueError(f"{folder} holds no records; make one with `scn results add RUN --records {folder}`.")
+    return found
+
+
+def _short(value: Any) -> Any:
+    """Six digits of a number are plenty."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _lines(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n " + ",\n ".join(json.dumps(entry) for entry in value) + "\n]"
+    return json.dumps(value)

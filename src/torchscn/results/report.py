@@ -1,0 +1,250 @@
+"""Tables and pictures of recorded runs, put into the pages that show them.
+
+A page marks the place of a table with ``<!-- begin NAME -->`` and ``<!-- end NAME -->``; what stands between is
+replaced. Records whose name begins with ``width-`` belong to the comparison of widths, all others are runs in full.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchscn.results.paper import CIFAR, MNIST, SCN_ERRORS, PaperRow
+from torchscn.results.record import load_records
+
+__all__ = ["fill_page", "make_tables", "write_report"]
+
+Record = dict[str, Any]
+_WIDTH = "width-"
+
+
+def write_report(records: Path, docs: Path, readme: Path) -> list[Path]:
+    """Bring the tables of ``docs/results.md`` and the readme and the pictures beside them up to date with the records.
+
+    Args:
+        records: folder of the records.
+        docs: folder of ``results.md``; pictures go to its folder ``results``.
+        readme: another page with tables.
+
+    Returns:
+        The files that were written.
+    """
+    runs = load_records(records)
+    tables = make_tables(runs)
+    pages = [docs / "results.md", readme]
+    for page in pages:
+        page.write_text(fill_page(page.read_text(), tables))
+    return [*pages, *_draw(runs, docs / "results")]
+
+
+def make_tables(runs: dict[str, Record]) -> dict[str, str]:
+    """Every table as markdown, by the name of its place."""
+    full = [run for run in runs.values() if not run["name"].startswith(_WIDTH)]
+    widths = [run for run in runs.values() if run["name"].startswith(_WIDTH)]
+    return {
+        "cifar": _beside_paper(CIFAR, ("cifar10", "cifar100"), full),
+        "mnist": _beside_paper(MNIST, ("mnist",), full),
+        "runs": _runs(full),
+        "settings": _settings([*full, *widths]),
+        "twins": _twins(full),
+        "widths": _widths(widths),
+        "solvers": _solvers(full),
+        "storage": _storage(full),
+        "summary": _summary(full),
+    }
+
+
+def fill_page(text: str, tables: dict[str, str]) -> str:
+    """The page with every marked place filled.
+
+    Raises:
+        ValueError: a place has a name that no table has.
+
+    Example:
+        >>> print(fill_page("<!-- begin a --><!-- end a -->", {"a": "| 1 |"}))
+        <!-- begin a -->
+        <BLANKLINE>
+        | 1 |
+        <BLANKLINE>
+        <!-- end a -->
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in tables:
+            raise ValueError(f"there is no table {name!r}; there are: {', '.join(tables)}.")
+        return f"<!-- begin {name} -->\n\n{tables[name]}\n\n<!-- end {name} -->"
+
+    return re.sub(r"<!-- begin (?P<name>[\w-]+) -->.*?<!-- end (?P=name) -->", fill, text, flags=re.DOTALL)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A markdown table; columns after the first are set flush right."""
+    lines = ["| " + " | ".join(columns) + " |", "|---|" + "--:|" * (len(columns) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def _beside_paper(paper: Sequence[PaperRow], data_sets: Sequence[str], runs: list[Record]) -> str:
+    """A table of the paper, with a row of ours for every network trained on one of its data sets."""
+    rows = [[row.method, row.parameters, row.layers, *map(_percent, row.errors), ""] for row in paper]
+    ours = [run for run in runs if run["data"] in data_sets]
+    for model in sorted({run["model"] for run in ours}, key=lambda name: (name[:3] != "scn", name)):
+        found = {run["data"]: run for run in ours if run["model"] == model}
+        size = f"{next(iter(found.values()))['parameters'] / 1e6:.2f}M"
+        errors = [f"**{_percent(found[name]['test_error'])}**" if name in found else "-" for name in data_sets]
+        epochs = ", ".join(str(run["epochs"]) for run in found.values())
+        rows.append([f"**{_title(model)}, torchscn**", size, "15", *errors, epochs])
+    titles = [f"{_DATA_TITLES[name]} error %" for name in data_sets]
+    return _table(["method", "parameters", "layers", *titles, "epochs (ours)"], rows)
+
+
+def _runs(runs: list[Record]) -> str:
+    columns = ["run", "test error %", "paper %", "training error %", "epochs", "seed"]
+    columns += ["threads", "minutes", "images/s", "commit"]
+    rows = [
+        [
+            f"[{run['name']}](../results/{run['name']}.json)",
+            _percent(run["test_error"]),
+            _percent(SCN_ERRORS.get((run["model"], run["data"]))),
+            _percent(run["train_error"]),
+            str(run["epochs"]),
+            str(run["seed"]),
+            str(run["environment"]["threads"]),
+            f"{run['minutes']:.0f}",
+            f"{run['images_per_second']:.0f}",
+            f"`{run['environment']['commit']}`",
+        ]
+        for run in runs
+    ]
+    return _table(columns, rows)
+
+
+def _settings(runs: list[Record]) -> str:
+    lines = []
+    for run in runs:
+        settings = ", ".join(f"{name} {value}" for name, value in run["settings"].items())
+        lines.append(f"- **{run['name']}**: `{run['environment']['command']}`<br>{settings}")
+    return "\n".join(lines)
+
+
+def _twins(runs: list[Record]) -> str:
+    """Networks next to their convolutional twins on the same data."""
+    rows = []
+    for run in runs:
+        twin_model = run["model"].replace("scn", "cnn")
+        for twin in runs:
+            if run["model"] != twin_model and (twin["model"], twin["data"]) == (twin_model, run["data"]):
+                rows += [_twin_row(run), _twin_row(twin)]
+    return _table(["network", "data", "parameters", "test error %", "training error %", "epochs", "minutes"], rows)
+
+
+def _twin_row(run: Record) -> list[str]:
+    size, errors = f"{run['parameters']:,}", (_percent(run["test_error"]), _percent(run["train_error"]))
+    return [_title(run["model"]), _DATA_TITLES[run["data"]], size, *errors, str(run["epochs"]), f"{run['minutes']:.0f}"]
+
+
+def _widths(runs: list[Record]) -> str:
+    columns = ["network", "parameters", "test error %", "training error %", "paper, 200 epochs %", "minutes"]
+    rows = [
+        [
+            _title(run["model"]),
+            f"{run['parameters']:,}",
+            _percent(run["test_error"]),
+            _percent(run["train_error"]),
+            _percent(SCN_ERRORS[run["model"], run["data"]]),
+            f"{run['minutes']:.1f}",
+        ]
+        for run in runs
+    ]
+    return _table(columns, rows)
+
+
+def _solvers(runs: list[Record]) -> str:
+    rows = []
+    for run in runs:
+        for row in run.get("solvers", ()):
+            rule = f"{row['max_iter']} steps" if row.get("max_iter") else f"tol {row['tol']:g}"
+            values = (f"{row['images']:,}", _percent(row["error"]), _percent(row["other_answers"]))
+            rows.append([_network(run), row["solver"], rule, *values])
+    columns = ["network", "solver", "stops at", "test images", "error %", "answers that differ from the first row's %"]
+    return _table(columns, rows)
+
+
+def _storage(runs: list[Record]) -> str:
+    rows = [
+        [_network(run), row["stored_as"], _percent(row["error"]), _percent(row["other_answers"])]
+        for run in runs
+        for row in run.get("storage", ())
+    ]
+    return _table(["network", "stored as", "test error %", "answers that differ %"], rows)
+
+
+def _summary(runs: list[Record]) -> str:
+    rows = [
+        [
+            f"{_title(run['model'])} on {_DATA_TITLES[run['data']]} (`scn train {run['name']}`)",
+            f"{run['parameters'] / 1e6:.2f}M",
+            _percent(run["test_error"]),
+            _percent(SCN_ERRORS.get((run["model"], run["data"]))),
+            f"{run['epochs']} epochs, {run['minutes']:.0f} minutes on {_count(run['environment']['threads'], 'core')}",
+        ]
+        for run in runs
+    ]
+    return _table(["run, on a CPU", "parameters", "test error %", "paper %", "budget"], rows)
+
+
+_DATA_TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "stl10": "STL-10", "digits": "digits"}
+
+
+def _title(model: str) -> str:
+    return f"{model[:3].upper()}-{model[3:]}"
+
+
+def _network(run: Record) -> str:
+    return f"{_title(run['model'])}, {_DATA_TITLES[run['data']]}"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _draw(runs: dict[str, Record], folder: Path) -> list[Path]:
+    """Learning curves: a panel for every data set, and one picture for the widths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    full = [run for run in runs.values() if not run["name"].startswith(_WIDTH)]
+    panels = {_DATA_TITLES[name]: [run for run in full if run["data"] == name] for name in _DATA_TITLES}
+    pictures = []
+    for name, chosen in (("curves", panels), ("widths", {"CIFAR-10": [r for r in runs.values() if r not in full]})):
+        filled = {title: group for title, group in chosen.items() if group}
+        if filled:
+            pictures.append(_draw_panels(filled, folder / f"{name}.png"))
+    return pictures
+
+
+def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(5.2 * len(panels), 4), layout="constrained")
+    for axes, (title, runs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for index, run in enumerate(runs):
+            epochs = [entry["epoch"] for entry in run["curve"]]
+            label = f"{_title(run['model'])}: {_percent(run['test_error'])} %"
+            axes.plot(epochs, [entry["test_error"] for entry in run["curve"]], color=f"C{index}", label=label)
+            train = [entry["train_error"] for entry in run["curve"]]
+            axes.plot(epochs, train, color=f"C{index}", linestyle="--", linewidth=1)
+        axes.set(xlabel="epoch", ylabel="error (%)", title=f"{title}: test (solid) and training (dashed)", yscale="log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
+        axes.tick_params(axis="y", which="minor", labelsize=7)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3, which="both")
+        axes.legend(title="last epoch, test")
+        axes.spines[["top", "right"]].set_visible(False)
+    # No date or version inside: the same records give the same file.
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    return path

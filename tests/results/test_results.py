@@ -1,0 +1,107 @@
+"""Records of runs, and the pages made from them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchscn import weights
+from torchscn.cli import main
+from torchscn.results import compare_storage, load_records, pack_weights, record_run, save_record, write_report
+from torchscn.results.report import fill_page, make_tables
+from torchscn.training import TrainConfig, train
+from torchscn.weights import read_weights
+
+ROOT = Path(__file__).parent.parent.parent
+QUICK = TrainConfig(epochs=2, batch_size=64, limit=256, stem=4)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "digits-scn1"
+    train(QUICK, folder, quiet=True)
+    return folder
+
+
+@pytest.fixture
+def unfinished(run: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "unfinished"
+    shutil.copytree(run, folder)
+    first_line = (folder / "metrics.jsonl").read_text().splitlines()[0]
+    (folder / "metrics.jsonl").write_text(first_line + "\n")
+    return folder
+
+
+def test_record_holds_what_makes_a_run_repeatable(run, tmp_path):
+    record = record_run(run)
+    assert record["name"] == "digits-scn1"
+    assert (record["model"], record["data"], record["seed"], record["epochs"]) == ("scn1", "digits", 0, 2)
+    assert record["settings"] == {"limit": 256, "stem": 4, "epochs": 2, "batch_size": 64}
+    assert {"commit", "command", "torch", "kernel"} <= record["environment"].keys()
+    assert [entry["epoch"] for entry in record["curve"]] == [1, 2]
+    assert record["test_error"] == pytest.approx(record["curve"][-1]["test_error"], abs=1e-3)
+    assert record["minutes"] > 0
+    path = save_record(tmp_path / "kept", record)
+    assert load_records(path.parent) == {"digits-scn1": json.loads(json.dumps(record))}
+
+
+def test_unfinished_run_and_empty_folder(unfinished, tmp_path):
+    with pytest.raises(ValueError, match="not finished: 1 of 2 epochs"):
+        record_run(unfinished)
+    with pytest.raises(ValueError, match="holds no records"):
+        load_records(tmp_path / "nothing")
+
+
+def test_solvers_agree_from_the_command_line(run, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["results", "add", str(run), "--compare", "200", "--records", str(tmp_path)])
+    assert ended.value.code == 0
+    record = load_records(tmp_path)["digits-scn1"]
+    errors = [row["error"] for row in record["solvers"]]
+    assert [row["solver"] for row in record["solvers"]] == ["coordinate", "coordinate", "fista", "active_set"]
+    assert max(errors) - min(errors) < 2
+    assert {row["images"] for row in record["solvers"]} == {200}
+    tight, exact = record["solvers"][0], record["solvers"][3]
+    assert tight["error"] == exact["error"]
+    assert exact["other_answers"] == 0
+
+
+def test_weights_are_packed_with_card_and_hash(run, tmp_path, monkeypatch):
+    record = record_run(run)
+    with pytest.raises(ValueError, match="--compare"):
+        pack_weights(run, record, tmp_path)
+    record["storage"] = compare_storage(run, None)
+    path = pack_weights(run, record, tmp_path)
+    kept = read_weights(path)
+    assert kept.model["classifier.weight"].dtype == torch.float16
+    assert kept.about["options"] == {"stem": 4}
+    assert "| classes | 0, 1, 2" in path.with_suffix(".md").read_text()
+    monkeypatch.setattr(weights, "pretrained_folder", lambda: tmp_path)
+    weights._known_hashes.cache_clear()
+    assert weights.load_pretrained("scn1-digits").about == kept.about
+    weights._known_hashes.cache_clear()
+
+
+def test_report_of_a_run(run, tmp_path):
+    save_record(tmp_path / "kept", record_run(run))
+    (tmp_path / "results.md").write_text("# Page\n<!-- begin runs -->old<!-- end runs -->\n")
+    (tmp_path / "README.md").write_text("<!-- begin summary --><!-- end summary -->")
+    written = write_report(tmp_path / "kept", tmp_path, tmp_path / "README.md")
+    assert {path.name for path in written} == {"results.md", "README.md", "curves.png"}
+    page = (tmp_path / "results.md").read_text()
+    assert "old" not in page
+    assert "| [digits-scn1](../results/digits-scn1.json) |" in page
+
+
+def test_place_without_a_table():
+    with pytest.raises(ValueError, match="no table 'nonsense'"):
+        fill_page("<!-- begin nonsense --><!-- end nonsense -->", {"runs": ""})
+
+
+@pytest.mark.parametrize("page", ["docs/results.md", "README.md"])
+def test_pages_show_the_records(page):
+    """Every table in the pages is what the recorded runs say."""
+    text = (ROOT / page).read_text()
+    assert fill_page(text, make_tables(load_records(ROOT / "results"))) == text
