@@ -227,7 +227,7 @@ def _draw(runs: dict[str, Record], folder: Path) -> list[Path]:
 
 def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     figure = Figure(figsize=(5.2 * len(panels), 4), layout="constrained")
     for axes, (title, runs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
@@ -238,11 +238,11 @@ def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
             train = [entry["train_error"] for entry in run["curve"]]
             axes.plot(epochs, train, color=f"C{index}", linestyle="--", linewidth=1)
         axes.set(xlabel="epoch", ylabel="error (%)", title=f"{title}: test (solid) and training (dashed)", yscale="log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}")
-        axes.tick_params(axis="y", which="minor", labelsize=7)
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3, which="both")
+        axes.grid(alpha=0.3)
         axes.legend(title="last epoch, test")
         axes.spines[["top", "right"]].set_visible(False)
     # No date or version inside: the same records give the same file.
