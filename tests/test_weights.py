@@ -19,7 +19,7 @@ def load(name: str, **options):
 
 
 def test_the_promised_networks_are_here():
-    assert {"scn4-mnist"} <= set(NAMES)
+    assert {"scn1-cifar10", "scn4-mnist"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
