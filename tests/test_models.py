@@ -9,7 +9,8 @@ from torch.testing import assert_close
 
 from torchscn import Bottleneck, SparseCoding2d, create_model, list_models
 from torchscn.fusion import run_fused
-from torchscn.models import PRESETS, LayerOptions, Network, Row, scn_table
+from torchscn.models import PRESETS, scn_table
+from torchscn.network import LayerOptions, Network, Row
 
 
 def n_parameters(model):

@@ -24,6 +24,7 @@ LAYERS = [
     "layers",
     "fusion",
     "weights",
+    "network",
     "models",
     "training",
     "results",

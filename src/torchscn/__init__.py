@@ -4,7 +4,8 @@ from importlib.metadata import version
 
 from torchscn.functional import nonneg_qp, solve, sparse_code
 from torchscn.layers import SparseCoding, SparseCoding1d, SparseCoding2d, attach_projection, project_lam1
-from torchscn.models import Bottleneck, LayerOptions, Network, Row, create_model, list_models
+from torchscn.models import create_model, list_models
+from torchscn.network import Bottleneck, LayerOptions, Network, Row
 from torchscn.objective import kkt_residual, objective
 from torchscn.solvers import Solution, list_solvers
 from torchscn.weights import list_pretrained

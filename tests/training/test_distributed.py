@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from torchscn.models import LayerOptions, Network, Row
+from torchscn.network import LayerOptions, Network, Row
 from torchscn.training.checkpoint import CheckpointError, load_checkpoint
 from torchscn.training.distributed import Process, wrap
 

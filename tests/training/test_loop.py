@@ -17,7 +17,7 @@ from torch import nn
 
 import torchscn
 from torchscn import data
-from torchscn.models import Network, Row
+from torchscn.network import Network, Row
 from torchscn.training import (
     CheckpointError,
     ConfigError,

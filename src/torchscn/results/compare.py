@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchscn.data import Batches
-from torchscn.models import Network
+from torchscn.network import Network
 from torchscn.training import evaluation_batches, load_trained
 from torchscn.training.run_folder import RunFolder
 from torchscn.weights import fill_model, read_weights

@@ -1,7 +1,8 @@
 """Tables and pictures of recorded runs, put into the pages that show them.
 
 A page marks the place of a table with ``<!-- begin NAME -->`` and ``<!-- end NAME -->``; what stands between is
-replaced. Records whose name begins with ``width-`` belong to the comparison of widths, all others are runs in full.
+replaced. Records whose name begins with ``width-`` belong to the comparison of widths, all others are runs in full;
+those tested on validation images are left out.
 """
 
 import re
@@ -29,7 +30,7 @@ def write_report(records: Path, docs: Path, readme: Path) -> list[Path]:
     Returns:
         The files that were written.
     """
-    runs = load_records(records)
+    runs = {name: run for name, run in load_records(records).items() if run["tested_on"] == "test images"}
     tables = make_tables(runs)
     pages = [docs / "results.md", readme]
     for page in pages:

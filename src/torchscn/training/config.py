@@ -14,7 +14,8 @@ from typing import Any
 
 from torchscn import checks
 from torchscn.data import Augmentation
-from torchscn.models import Network, create_model
+from torchscn.models import create_model
+from torchscn.network import Network
 
 __all__ = ["ConfigError", "TrainConfig", "list_recipes", "load_recipe", "read_config"]
 

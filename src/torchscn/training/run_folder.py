@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from torchscn import kernels
-from torchscn.models import Network, adopt
+from torchscn.network import Network, adopt
 from torchscn.training.checkpoint import CURRENT, PREVIOUS, CheckpointError, load_checkpoint
 from torchscn.training.config import TrainConfig, read_config
 from torchscn.weights import TrainedWeights, read_weights

@@ -1,0 +1,255 @@
+"""A network from a table of layers.
+
+A table is a list of :class:`Row` (kind, width, stride). The kind is ``"sparse"`` (a
+:class:`~torchscn.SparseCoding2d`) or ``"conv"`` (a convolution with bias and ReLU), so the convolutional twin of a
+network is the same table with the other kind, and a table of your own may mix them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchscn import checks
+from torchscn.data import Normalization
+from torchscn.fusion import can_fuse, run_fused
+from torchscn.layers import SparseCoding2d
+from torchscn.weights import TrainedWeights, fill_model
+
+__all__ = ["Bottleneck", "CodingBlock", "LayerOptions", "Network", "Row"]
+
+
+class Row(NamedTuple):
+    """One layer of a network: what it is, how many channels it puts out, its stride."""
+
+    kind: str  # "sparse" or "conv"
+    width: int
+    stride: int = 1
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """What all layers of a network share; the options of sparse coding mean nothing to ``"conv"`` rows."""
+
+    norm: str = "before"  # batch norm "before" each layer and once at the end, or "after" each layer
+    affine: bool = False  # learn scale and bias of the batch norm
+    lam1: float = 0.0  # initial l1 penalty
+    lam2: float = 1e-3  # l2 penalty
+    per_atom: bool = False  # one lam1 per atom instead of one per layer
+    learn_lam1: bool = True
+    unit_norm: bool = False  # keep atoms at unit norm
+    init: str = "unit"  # atoms of about "unit" norm, or the authors' "small" ones of standard deviation 1 / n_features
+    solver: str = "auto"
+    tol: float = 1e-2
+    max_iter: int | None = None
+    grad: str = "implicit"
+
+    def __post_init__(self) -> None:
+        checks.check_choice("norm", self.norm, ("before", "after"))
+        checks.check_choice("init", self.init, ("unit", "small"))
+
+
+class CodingBlock(nn.Sequential):
+    """One row of a table: its layer with the batch norm that belongs to it."""
+
+    def __init__(self, in_channels: int, row: Row, options: LayerOptions):
+        layer = _make_layer(in_channels, row, options)
+        if options.norm == "before":
+            super().__init__(_norm(in_channels, options), *layer)
+        else:
+            super().__init__(*layer, _norm(row.width, options))
+
+
+class Bottleneck(nn.Sequential):
+    """One slim and one wide layer: the slim dictionary clusters, the wide one discriminates.
+
+    Args:
+        in_channels: channels of the input.
+        reduce: width of the slim layer.
+        expand: width of the wide layer.
+        stride: of the first of the two.
+        order: ``"reduce_expand"`` or ``"expand_reduce"``.
+        kind: ``"sparse"``, or ``"conv"`` for the convolutional twin.
+        options: norm, penalties and solver, see :class:`LayerOptions`.
+
+    Example:
+        >>> Bottleneck(3, 16, 64)(torch.randn(2, 3, 8, 8)).shape
+        torch.Size([2, 64, 8, 8])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        reduce: int,
+        expand: int,
+        *,
+        stride: int = 1,
+        order: str = "reduce_expand",
+        kind: str = "sparse",
+        options: LayerOptions | None = None,
+    ):
+        checks.check_choice("order", order, ("reduce_expand", "expand_reduce"))
+        first, second = (reduce, expand) if order == "reduce_expand" else (expand, reduce)
+        super().__init__(*_make_blocks(in_channels, [Row(kind, first, stride), Row(kind, second)], options))
+
+
+class Network(nn.Module):
+    """Layers from a table, global average pooling and a linear classifier.
+
+    Args:
+        table: rows ``(kind, width, stride)``.
+        num_classes: outputs of the classifier.
+        in_channels: channels of the images.
+        options: norm, penalties and solver, see :class:`LayerOptions`.
+
+    Attributes:
+        classes: names of the classes, if the network was trained.
+        image_size: height and width of the images it was trained on, likewise.
+        normalization: what :meth:`preprocess` does with them, likewise.
+
+    Shape:
+        - Input: ``(batch, in_channels, height, width)``
+        - Output: ``(batch, num_classes)``
+
+    Example:
+        >>> net = Network([Row("sparse", 8), Row("conv", 16, 2)], num_classes=5)
+        >>> net(torch.randn(2, 3, 12, 12)).shape
+        torch.Size([2, 5])
+    """
+
+    def __init__(
+        self,
+        table: Iterable[Row | tuple[str, int, int]],
+        num_classes: int = 10,
+        in_channels: int = 3,
+        options: LayerOptions | None = None,
+    ):
+        super().__init__()
+        options = options or LayerOptions()
+        self.table = [Row(*row) for row in table]
+        if not self.table:
+            raise ValueError("the table of layers is empty; give at least one row (kind, width, stride).")
+        checks.check_number("num_classes", num_classes, at_least=1, whole=True)
+        checks.check_number("in_channels", in_channels, at_least=1, whole=True)
+        self.num_classes, self.in_channels = num_classes, in_channels
+        self.classes: tuple[str, ...] | None = None
+        self.image_size: tuple[int, int] | None = None
+        self.normalization: Normalization | None = None
+        self.blocks = nn.Sequential(*_make_blocks(in_channels, self.table, options))
+        last = self.table[-1].width
+        self.norm = _norm(last, options) if options.norm == "before" else nn.Identity()
+        self.classifier = nn.Linear(last, num_classes)
+        nn.init.normal_(self.classifier.weight, std=1 / last)
+        nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_input(x)
+        x = x.contiguous(memory_format=torch.channels_last)
+        plain = all(type(block) is CodingBlock for block in self.blocks)
+        if plain and can_fuse(x, self, self.blocks, *self.blocks):
+            x = run_fused([module for block in self.blocks for module in block.children()] + [self.norm], x)
+        else:
+            x = self.norm(self.blocks(x))
+        logits: Tensor = self.classifier(x.mean((2, 3)))
+        return logits
+
+    def preprocess(self, images: Tensor) -> Tensor:
+        """Images as the network was trained on them, on its device: what :meth:`forward` takes.
+
+        Args:
+            images: uint8 ``(batch, in_channels, height, width)``, best of the size ``self.image_size``.
+
+        Raises:
+            RuntimeError: the network was not trained, so nobody knows.
+
+        Example:
+            >>> from torchscn import create_model
+            >>> model = create_model("scn4", pretrained="mnist")
+            >>> model.preprocess(torch.zeros(2, 1, 28, 28, dtype=torch.uint8)).shape
+            torch.Size([2, 1, 28, 28])
+        """
+        if self.normalization is None:
+            raise RuntimeError(
+                "this network was not trained, so it does not know its preprocessing; create_model(..., "
+                "pretrained=...) and torchscn.training.load_trained make networks that do."
+            )
+        self._check_input(images)
+        return self.normalization(images.cpu()).to(self.classifier.weight)
+
+    def forward_features(self, x: Tensor) -> list[Tensor]:
+        """The output of every row of the table, in order: the codes of every sparse coding layer."""
+        self._check_input(x)
+        features = []
+        x = x.contiguous(memory_format=torch.channels_last)
+        for block in self.blocks:
+            for module in block.children():
+                x = module(x)
+                if isinstance(module, (SparseCoding2d, nn.ReLU)):
+                    features.append(x)
+        return features
+
+    def sparse_layers(self) -> list[tuple[str, SparseCoding2d]]:
+        """The sparse coding layers with their names, in order."""
+        return [(name, module) for name, module in self.named_modules() if isinstance(module, SparseCoding2d)]
+
+    def _check_input(self, x: Tensor) -> None:
+        if x.dim() != 4 or x.shape[1] != self.in_channels:
+            raise ValueError(
+                f"the network takes images of shape (batch, {self.in_channels}, height, width); got {tuple(x.shape)}. "
+                "Grey images need in_channels=1, colour ones 3."
+            )
+        smallest = 1
+        for row in self.table:
+            smallest *= row.stride
+        if min(x.shape[2:]) < smallest:
+            raise ValueError(
+                f"images of {x.shape[2]} x {x.shape[3]} pixels are too small: the strides of this network leave "
+                f"nothing of less than {smallest} x {smallest}."
+            )
+
+
+def adopt(model: Network, weights: TrainedWeights, source: str) -> None:
+    """Give a network its trained weights, preprocessing and classes; errors name the ``source``."""
+    fill_model(model, weights.model, source)
+    height, width = weights.about["image_size"]
+    model.normalization = Normalization.from_state(weights.normalization)
+    model.classes, model.image_size = tuple(weights.about["classes"]), (height, width)
+
+
+def _make_blocks(in_channels: int, table: Sequence[Row], options: LayerOptions | None) -> list[CodingBlock]:
+    """One block per row, each taking what the one before puts out."""
+    inputs = [in_channels, *(row.width for row in table[:-1])]
+    return [CodingBlock(n, row, options or LayerOptions()) for n, row in zip(inputs, table, strict=True)]
+
+
+def _norm(channels: int, options: LayerOptions) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-4, momentum=0.1, affine=options.affine)
+
+
+def _make_layer(in_channels: int, row: Row, options: LayerOptions) -> list[nn.Module]:
+    checks.check_choice("kind", row.kind, ("sparse", "conv"))
+    if row.kind == "conv":
+        convolution = nn.Conv2d(in_channels, row.width, 3, row.stride, padding=1)
+        nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
+        nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+        return [convolution, nn.ReLU()]
+    layer = SparseCoding2d(
+        in_channels,
+        row.width,
+        3,
+        row.stride,
+        lam1=options.lam1,
+        lam2=options.lam2,
+        per_atom=options.per_atom,
+        learn_lam1=options.learn_lam1,
+        unit_norm=options.unit_norm,
+        solver=options.solver,
+        tol=options.tol,
+        max_iter=options.max_iter,
+        grad=options.grad,
+    )
+    if options.init == "small":
+        nn.init.normal_(layer.dictionary, std=1 / layer.dictionary[0].numel())
+    return [layer]
