@@ -12,7 +12,7 @@ MAX_ITER = 100
 """Cap on the changes of support when ``max_iter`` is None."""
 
 _START_TOL = 1e-3  # of the coordinate descent that proposes a first support
-_CHUNK_VALUES = 2**24  # of the batched systems in memory at once
+_CHUNK_VALUES = 2**20  # of the batched systems in memory at once; small enough for the cache
 _FULL_EXCHANGES = 3  # changes of the whole support allowed without progress
 
 
@@ -101,25 +101,36 @@ class _Pivoting:
 
 
 def _solve_in_chunks(rhs: Tensor, gram: Tensor, support: Tensor) -> Tensor:
-    """Solve every row's system restricted to its support, a bounded number of rows at once."""
-    size = max(1, _CHUNK_VALUES // max(1, len(gram) ** 2))
-    parts = [_solve_on_support(r, gram, s) for r, s in zip(rhs.split(size), support.split(size), strict=True)]
-    return torch.cat(parts) if parts else torch.zeros_like(rhs)
+    """Solve every row's system restricted to its support, rows with supports of about the same size together."""
+    if not len(rhs):
+        return torch.zeros_like(rhs)
+    sizes, order = support.sum(-1).sort(descending=True)
+    parts, begin, widths = [], 0, sizes.tolist()
+    while begin < len(order):
+        width = widths[begin]
+        rows = order[begin : begin + max(1, _CHUNK_VALUES // max(1, width**2))]
+        parts.append(_solve_on_support(rhs[rows], gram, support[rows], width))
+        begin += len(rows)
+    return torch.cat(parts)[order.argsort()]
 
 
-def _solve_on_support(rhs: Tensor, gram: Tensor, support: Tensor) -> Tensor:
-    """``G_SS a_S = rhs_S``, zero off the support, by Cholesky with a rounding-level ridge and two refinements."""
-    inside = support.to(rhs.dtype)
-    diagonal = gram.diagonal()
-    ridge = torch.finfo(rhs.dtype).eps * len(gram) * 4 * diagonal
-    system = gram * inside[:, :, None] * inside[:, None, :]
-    system = system + torch.diag_embed(torch.where(support, ridge, 1.0))
-    factor, _ = torch.linalg.cholesky_ex(system)
+def _solve_on_support(rhs: Tensor, gram: Tensor, support: Tensor, width: int) -> Tensor:
+    """``G_SS a_S = rhs_S``, zero off the support, by Cholesky with a rounding-level ridge and two refinements.
 
-    def solve(right: Tensor) -> Tensor:
-        return torch.cholesky_solve((right * inside)[..., None], factor).squeeze(-1) * inside
-
-    codes = solve(rhs)
+    Args:
+        rhs: right sides, signals x atoms.
+        gram: the matrix of all atoms.
+        support: which atoms take part, signals x atoms.
+        width: size of the largest support; only so many unknowns are kept of each row.
+    """
+    # Atoms of the support first, in their order; a smaller support is filled up with unknowns that stay zero.
+    atoms = support.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :width]
+    inside = support.gather(-1, atoms)
+    system = gram[atoms[:, :, None], atoms[:, None, :]] * (inside[:, :, None] & inside[:, None, :])
+    ridge = torch.finfo(rhs.dtype).eps * len(gram) * 4 * gram.diagonal()[atoms]
+    factor, _ = torch.linalg.cholesky_ex(system + torch.diag_embed(torch.where(inside, ridge, 1.0)))
+    right = (rhs.gather(-1, atoms) * inside)[..., None]
+    codes = torch.cholesky_solve(right, factor)
     for _ in range(2):
-        codes = codes + solve(rhs - codes @ gram)
-    return codes
+        codes = codes + torch.cholesky_solve(right - system @ codes, factor)
+    return torch.zeros_like(rhs).scatter(-1, atoms, codes.squeeze(-1))
