@@ -164,6 +164,20 @@ def test_a_run_is_not_overwritten(tmp_path):
     assert all(torch.equal(value, before[name]) for name, value in weights(tmp_path).items())
 
 
+def test_environments_of_a_resumed_run_are_kept(tmp_path):
+    fit(small_model(), *digits(), QUICK, tmp_path, quiet=True)
+    path = tmp_path / "environment.json"
+    assert "resumed" not in json.loads(path.read_text())
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": 64, "command": "scn train first"}))
+    fit(small_model(), *digits(), QUICK, tmp_path, resume=True, quiet=True)
+    environment = json.loads(path.read_text())
+    assert (environment["threads"], environment["command"]) == (64, "scn train first")
+    assert [entry["after_epochs"] for entry in environment["resumed"]] == [1]
+    assert environment["resumed"][0]["threads"] == torch.get_num_threads()
+
+
 def test_truncated_checkpoint_falls_back(tmp_path, capsys):
     fit(small_model(), *digits(), QUICK, tmp_path, quiet=True)
     content = (tmp_path / CURRENT).read_bytes()

@@ -52,7 +52,10 @@ class RunFolder:
         return any((self.path / name).exists() for name in (CURRENT, PREVIOUS))
 
     def begin(self, config: TrainConfig) -> None:
-        """Create the folder with the settings and the environment; a run to go on with must have the same settings."""
+        """Create the folder with the settings and the environment; a run to go on with must have the same settings.
+
+        The environments in which a run was gone on with are kept after the first, in a list ``resumed``.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         if self.has_checkpoint() and self.config.exists() and (kept := read_config(self.config)) != config:
             changed = [name for name in vars(config) if getattr(kept, name) != getattr(config, name)]
@@ -61,7 +64,13 @@ class RunFolder:
                 "Resume with the same settings, or choose another --run-dir."
             )
         _write_text(self.config, config.to_json())
-        _write_text(self.environment, json.dumps(describe_environment(), indent=2) + "\n")
+        environment = describe_environment()
+        if self.has_checkpoint() and self.environment.exists():
+            n_epochs = len(self.read_metrics())
+            first = json.loads(self.environment.read_text())
+            again = [{"after_epochs": n_epochs, **environment}] if n_epochs < config.epochs else []
+            environment = first | {"resumed": [*first.get("resumed", []), *again]}
+        _write_text(self.environment, json.dumps(environment, indent=2) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``; a last line cut short by a crash is left out."""
