@@ -95,6 +95,23 @@ def test_report_of_a_run(run, tmp_path):
     assert "| [digits-scn1](../results/digits-scn1.json) |" in page
 
 
+def test_only_networks_trained_for_as_long_are_twins(run):
+    network = record_run(run)
+    longer = network | {"name": "longer", "model": "cnn1", "epochs": 5}
+    assert "CNN-1" not in make_tables({"network": network, "longer": longer})["twins"]
+    twin = longer | {"epochs": network["epochs"]}
+    assert "CNN-1" in make_tables({"network": network, "twin": twin})["twins"]
+
+
+def test_paper_tables_show_the_longest_run(run):
+    short = record_run(run) | {"name": "short", "data": "cifar10", "epochs": 3, "test_error": 44.0}
+    long = short | {"name": "long", "epochs": 30, "test_error": 11.0}
+    other = short | {"name": "other", "data": "cifar100", "epochs": 2, "test_error": 66.0}
+    table = make_tables({"long": long, "short": short, "other": other})["cifar"]
+    assert "| **11.00** | **66.00** | 30, 2 |" in table
+    assert "44.00" not in table
+
+
 def test_place_without_a_table():
     with pytest.raises(ValueError, match="no table 'nonsense'"):
         fill_page("<!-- begin nonsense --><!-- end nonsense -->", {"runs": ""})

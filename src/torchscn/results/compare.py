@@ -43,13 +43,14 @@ def compare_solvers(
         One row for each of :data:`SOLVERS`: its options, the number of ``images``, ``error`` in percent, and
         ``other_answers``, the share of images in percent that are answered otherwise than with the first.
     """
+    batches = evaluation_batches(load_trained(folder), data_dir)
+    batches.images = batches.images.take(range(min(n_images, len(batches.images))))
     rows: list[dict[str, Any]] = []
     reference: Tensor | None = None
     for options in SOLVERS:
-        trained = load_trained(folder, options)
-        batches = evaluation_batches(trained, data_dir)
-        batches.images = batches.images.take(range(min(n_images, len(batches.images))))
-        found = _answers(trained.model, batches, f"{options['solver']} {options['tol']:g}", progress)
+        found = _answers(
+            load_trained(folder, options).model, batches, f"{options['solver']} {options['tol']:g}", progress
+        )
         reference = found if reference is None else reference
         rows.append(options | {"images": len(found)} | _judge(found, reference, batches))
     return rows

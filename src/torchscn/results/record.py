@@ -1,5 +1,6 @@
 """A finished run as one JSON file: settings, environment, curve, and what was measured on it afterwards."""
 
+import itertools
 import json
 from pathlib import Path
 from statistics import mean
@@ -8,7 +9,7 @@ from typing import Any
 from torchscn.training import load_trained
 from torchscn.training.run_folder import RunFolder, count_parameters
 
-__all__ = ["load_records", "record_run", "save_record"]
+__all__ = ["describe_commands", "describe_threads", "load_records", "record_run", "save_record"]
 
 _CURVE = ("epoch", "train_loss", "train_error", "test_loss", "test_error", "lr", "seconds", "images_per_second")
 
@@ -64,6 +65,30 @@ def load_records(folder: Path) -> dict[str, dict[str, Any]]:
     if not found:
         raise ValueError(f"{folder} holds no records; make one with `scn results add RUN --records {folder}`.")
     return found
+
+
+def describe_commands(record: dict[str, Any]) -> str:
+    """The commands of a run: the first, and those that went on with it.
+
+    Example:
+        >>> describe_commands({"environment": {"command": "scn train digits"}})
+        '`scn train digits`'
+    """
+    environment = record["environment"]
+    again = [f"after epoch {entry['after_epochs']} `{entry['command']}`" for entry in environment.get("resumed", ())]
+    return ", ".join([f"`{environment['command']}`", *again])
+
+
+def describe_threads(record: dict[str, Any]) -> str:
+    """The CPU threads of a run, with those it was gone on with where they were others.
+
+    Example:
+        >>> describe_threads({"environment": {"threads": 1, "resumed": [{"threads": 1}, {"threads": 2}]}})
+        '1, then 2'
+    """
+    environment = record["environment"]
+    numbers = [environment["threads"], *(entry["threads"] for entry in environment.get("resumed", ()))]
+    return ", then ".join(str(number) for number, _ in itertools.groupby(numbers))
 
 
 def _short(value: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchscn.results.paper import CIFAR, MNIST, SCN_ERRORS, PaperRow
-from torchscn.results.record import load_records
+from torchscn.results.record import describe_commands, describe_threads, load_records
 
 __all__ = ["fill_page", "make_tables", "write_report"]
 
@@ -86,14 +86,14 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _beside_paper(paper: Sequence[PaperRow], data_sets: Sequence[str], runs: list[Record]) -> str:
-    """A table of the paper, with a row of ours for every network trained on one of its data sets."""
+    """A table of the paper, with a row of ours for every network trained on one of its data sets: the longest run."""
     rows = [[row.method, row.parameters, row.layers, *map(_percent, row.errors), ""] for row in paper]
-    ours = [run for run in runs if run["data"] in data_sets]
+    ours = sorted((run for run in runs if run["data"] in data_sets), key=lambda run: run["epochs"])
     for model in sorted({run["model"] for run in ours}, key=lambda name: (name[:3] != "scn", name)):
         found = {run["data"]: run for run in ours if run["model"] == model}
         size = f"{next(iter(found.values()))['parameters'] / 1e6:.2f}M"
         errors = [f"**{_percent(found[name]['test_error'])}**" if name in found else "-" for name in data_sets]
-        epochs = ", ".join(str(run["epochs"]) for run in found.values())
+        epochs = ", ".join(str(found[name]["epochs"]) for name in data_sets if name in found)
         rows.append([f"**{_title(model)}, torchscn**", size, "15", *errors, epochs])
     titles = [f"{_DATA_TITLES[name]} error %" for name in data_sets]
     return _table(["method", "parameters", "layers", *titles, "epochs (ours)"], rows)
@@ -110,7 +110,7 @@ def _runs(runs: list[Record]) -> str:
             _percent(run["train_error"]),
             str(run["epochs"]),
             str(run["seed"]),
-            str(run["environment"]["threads"]),
+            describe_threads(run),
             f"{run['minutes']:.0f}",
             f"{run['images_per_second']:.0f}",
             f"`{run['environment']['commit']}`",
@@ -124,17 +124,18 @@ def _settings(runs: list[Record]) -> str:
     lines = []
     for run in runs:
         settings = ", ".join(f"{name} {value}" for name, value in run["settings"].items())
-        lines.append(f"- **{run['name']}**: `{run['environment']['command']}`<br>{settings}")
+        lines.append(f"- **{run['name']}**: {describe_commands(run)}<br>{settings}")
     return "\n".join(lines)
 
 
 def _twins(runs: list[Record]) -> str:
-    """Networks next to their convolutional twins on the same data."""
+    """Networks next to their convolutional twins, trained for as long on the same data."""
     rows = []
     for run in runs:
         twin_model = run["model"].replace("scn", "cnn")
+        same = {"model": twin_model, "data": run["data"], "epochs": run["epochs"], "seed": run["seed"]}
         for twin in runs:
-            if run["model"] != twin_model and (twin["model"], twin["data"]) == (twin_model, run["data"]):
+            if run["model"] != twin_model and same.items() <= twin.items():
                 rows += [_twin_row(run), _twin_row(twin)]
     return _table(["network", "data", "parameters", "test error %", "training error %", "epochs", "minutes"], rows)
 
@@ -183,11 +184,11 @@ def _storage(runs: list[Record]) -> str:
 def _summary(runs: list[Record]) -> str:
     rows = [
         [
-            f"{_title(run['model'])} on {_DATA_TITLES[run['data']]} (`scn train {run['name']}`)",
+            f"{_title(run['model'])} on {_DATA_TITLES[run['data']]}",
             f"{run['parameters'] / 1e6:.2f}M",
             _percent(run["test_error"]),
             _percent(SCN_ERRORS.get((run["model"], run["data"]))),
-            f"{run['epochs']} epochs, {run['minutes']:.0f} minutes on {_count(run['environment']['threads'], 'core')}",
+            f"{run['epochs']} epochs, {run['minutes']:.0f} minutes, CPU threads: {describe_threads(run)}",
         ]
         for run in runs
     ]
@@ -202,11 +203,7 @@ def _title(model: str) -> str:
 
 
 def _network(run: Record) -> str:
-    return f"{_title(run['model'])}, {_DATA_TITLES[run['data']]}"
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+    return f"{_title(run['model'])}, {_DATA_TITLES[run['data']]}, {run['epochs']} epochs"
 
 
 def _percent(value: float | None) -> str:
@@ -234,7 +231,7 @@ def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
     for axes, (title, runs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for index, run in enumerate(runs):
             epochs = [entry["epoch"] for entry in run["curve"]]
-            label = f"{_title(run['model'])}: {_percent(run['test_error'])} %"
+            label = f"{_title(run['model'])}, {run['epochs']} epochs: {_percent(run['test_error'])} %"
             axes.plot(epochs, [entry["test_error"] for entry in run["curve"]], color=f"C{index}", label=label)
             train = [entry["train_error"] for entry in run["curve"]]
             axes.plot(epochs, train, color=f"C{index}", linestyle="--", linewidth=1)
