@@ -1,6 +1,7 @@
 """The networks: sizes, shapes, presets, errors."""
 
 import sys
+from unittest import mock
 
 import pytest
 import torch
@@ -65,9 +66,24 @@ def test_presets_choose_and_options_go_before_them():
     assert isinstance(text.blocks[0][0], SparseCoding2d)
     authors = create_model("scn1", preset="authors", tol=1e-3, solver="auto")
     layer = authors.blocks[0][1]
-    assert (layer.solver, layer.tol, layer.max_iter, layer.lam2) == ("auto", 1e-3, 50, 1e-6)
+    assert (layer.solver, layer.tol, layer.max_iter, layer.lam2) == ("auto", 1e-3, None, 1e-6)
     n_features = layer.dictionary[0].numel()
     assert layer.dictionary.std() < 2 / n_features
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("fista", 0.0, 50)),
+        ({"max_iter": 20}, ("fista", 0.0, 20)),
+        ({"tol": 1e-4}, ("fista", 1e-4, None)),
+        ({"solver": "coordinate"}, ("coordinate", 1e-2, None)),
+        ({"solver": "coordinate", "max_iter": 7}, ("coordinate", 1e-2, 7)),
+    ],
+)
+def test_tolerance_and_cap_of_a_preset_belong_to_its_solver(given, expected):
+    layer = create_model("scn1", preset="authors", **given).blocks[0][1]
+    assert (layer.solver, layer.tol, layer.max_iter) == expected
 
 
 def test_options_reach_every_layer():
@@ -75,6 +91,7 @@ def test_options_reach_every_layer():
     layers = [m for _, m in model.sparse_layers()]
     assert len(layers) == 14
     assert all(m.lam1.shape == (m.n_atoms,) and m.unit_norm and not m.lam1.requires_grad for m in layers)
+    assert all(torch.all(m.lam1 == 0.1) for m in layers)
     assert model.blocks[0][0].affine
     assert model.table[1].width == 48
 
@@ -163,6 +180,35 @@ def test_evaluation_without_gradient_is_that_with(change):
     expected = model(x)
     with torch.no_grad():
         assert_close(model(x), expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("change", "n_fused"), [(unchanged, 1), (with_residual, 0)])
+def test_evaluation_takes_one_pass_where_it_can(change, n_fused):
+    model = change(create_model("scn1").eval())
+    with mock.patch("torchscn.network.run_fused", wraps=run_fused) as fused, torch.no_grad():
+        model(torch.randn(1, 3, 8, 8))
+    assert fused.call_count == n_fused
+
+
+def test_a_batch_norm_of_your_own_is_called():
+    class Louder(nn.BatchNorm2d):
+        def forward(self, x):
+            return 10 * super().forward(x)
+
+    model = create_model("scn1").eval()
+    x = torch.randn(1, 3, 8, 8)
+    model.blocks[1][0] = Louder(16).eval()
+    expected = model(x)
+    with torch.no_grad():
+        assert_close(model(x), expected, atol=1e-4, rtol=1e-3)
+
+
+def test_features_of_a_replaced_block_are_what_it_puts_out():
+    model = with_residual(create_model("scn1").eval())
+    x = torch.randn(1, 3, 8, 8)
+    features = model.forward_features(x)
+    assert len(features) == len(model.table)
+    assert_close(features[1], model.blocks[1](features[0]))
 
 
 def test_evaluation_under_autocast_is_in_float32():

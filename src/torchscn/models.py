@@ -1,7 +1,7 @@
 """The networks of the paper by name: their tables, the presets, and trained ones."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -118,7 +118,8 @@ def create_model(
             them. The network is in evaluation mode and knows its ``preprocess`` and ``classes``. Networks of your own
             are loaded with :func:`torchscn.training.load_trained`.
         preset: ``"authors"`` or ``"text"`` choose every option as the authors' program or the paper's text has it;
-            options given here go before it.
+            options given here go before it. Its ``tol`` and ``max_iter`` belong to its solver: they fall away beside
+            another ``solver``, and its ``max_iter`` beside another ``tol``.
         stem: width of the first slim layer, 16 unless given (the paper uses 8 on MNIST).
         width: another K.
         order: ``"reduce_expand"`` or ``"expand_reduce"``.
@@ -137,13 +138,34 @@ def create_model(
     options = {key: value for key, value in dict(locals()).items() if key in _OPTIONS and value is not None}
     if pretrained is not None:
         return _load_pretrained(name, pretrained, num_classes, in_channels, preset, options)
-    return _build(name, num_classes, in_channels, PRESETS.get(preset or "", {}) | options)
+    return _build(name, num_classes, in_channels, _with_preset(preset, options))
 
 
 _TABLE_OPTIONS = ("stem", "order", "downsample")
 _LAYER_OPTIONS = tuple(field.name for field in fields(LayerOptions))
 _SOLVER_OPTIONS = ("solver", "tol", "max_iter", "grad")
 _OPTIONS = ("width", *_TABLE_OPTIONS, *_LAYER_OPTIONS)
+
+
+def outdated_by(given: Container[str]) -> tuple[str, ...]:
+    """The options chosen earlier that mean nothing beside those given now: they belonged to another solver or tol.
+
+    Example:
+        >>> outdated_by({"tol": 1e-5})
+        ('max_iter',)
+    """
+    if "solver" in given:
+        return ("tol", "max_iter", "grad")
+    return ("max_iter",) if "tol" in given else ()
+
+
+def _with_preset(preset: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a preset with those given in their place."""
+    return _without(PRESETS.get(preset or "", {}), outdated_by(options)) | options
+
+
+def _without(options: dict[str, Any], names: Container[str]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key not in names}
 
 
 def _build(name: str, num_classes: int, in_channels: int, options: dict[str, Any]) -> Network:
@@ -176,6 +198,7 @@ def _load_pretrained(
         )
     if in_channels not in (3, own_channels):
         raise ValueError(f"pretrained={data!r} takes images of {own_channels} channels, not {in_channels}.")
-    model = _build(name, own_classes, own_channels, weights.about["options"] | options)
+    own = _without(weights.about["options"], outdated_by(options)) | options
+    model = _build(name, own_classes, own_channels, _with_preset(own.pop("preset", None), own))
     adopt(model, weights, source=f"pretrained={data!r}")
     return model.eval()

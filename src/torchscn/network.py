@@ -179,11 +179,18 @@ class Network(nn.Module):
         return self.normalization(images.cpu()).to(self.classifier.weight)
 
     def forward_features(self, x: Tensor) -> list[Tensor]:
-        """The output of every row of the table, in order: the codes of every sparse coding layer."""
+        """The output of every row of the table, in order: the codes of every sparse coding layer.
+
+        A block that was replaced by a module of your own counts with what it puts out.
+        """
         self._check_input(x)
         features = []
         x = x.contiguous(memory_format=torch.channels_last)
         for block in self.blocks:
+            if type(block) is not CodingBlock:
+                x = block(x)
+                features.append(x)
+                continue
             for module in block.children():
                 x = module(x)
                 if isinstance(module, (SparseCoding2d, nn.ReLU)):
@@ -205,8 +212,8 @@ class Network(nn.Module):
             smallest *= row.stride
         if min(x.shape[2:]) < smallest:
             raise ValueError(
-                f"images of {x.shape[2]} x {x.shape[3]} pixels are too small: the strides of this network leave "
-                f"nothing of less than {smallest} x {smallest}."
+                f"images of {x.shape[2]} x {x.shape[3]} pixels are too small: the strides of this network make "
+                f"{smallest} x {smallest} pixels into one."
             )
 
 
