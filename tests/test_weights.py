@@ -5,9 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from torchscn import create_model, data, list_pretrained, weights
-from torchscn.weights import CheckpointError, TrainedWeights, file_hash, load_pretrained, pretrained_folder
+from torchscn.weights import (
+    CheckpointError,
+    TrainedWeights,
+    file_hash,
+    load_pretrained,
+    pretrained_folder,
+    read_weights,
+)
 
 NAMES = list_pretrained()
 N_CHECKED = 500
@@ -104,6 +112,12 @@ def test_file_that_was_tampered_with(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "pretrained_folder", lambda: tmp_path)
     with pytest.raises(CheckpointError, match="hash differs"):
         load_pretrained("scn4-mnist")
+
+
+def test_file_of_somebody_else(tmp_path):
+    save_file({"model/a": torch.ones(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(CheckpointError, match="no description"):
+        read_weights(tmp_path / "other.safetensors")
 
 
 def test_float16_is_for_matrices_only(tmp_path):

@@ -30,7 +30,7 @@ class TrainedWeights:
 
     model: dict[str, Tensor]  # its state
     normalization: dict[str, Tensor]  # state of its :class:`torchscn.data.Normalization`
-    about: dict[str, Any]  # "classes", "image_size"; of weights that come with the package more, see `card`
+    about: dict[str, Any]  # "classes", "image_size"; of weights that come with the package also what their card says
 
     def stored_in(self, dtype: torch.dtype) -> "TrainedWeights":
         """The same with dictionaries and matrices in another precision; penalties and statistics keep theirs."""
@@ -106,19 +106,26 @@ def write_weights(path: Path, weights: TrainedWeights) -> None:
 
 
 def read_groups(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, str]]:
-    """Named groups of tensors and the texts beside them, as :func:`write_groups` keeps them."""
+    """Named groups of tensors and the texts beside them, as :func:`write_groups` keeps them.
+
+    Raises:
+        KeyError: the file holds no texts, so it is not one of ours.
+    """
     groups: dict[str, dict[str, Tensor]] = {}
     with safetensors.safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 (not a dict)
             group, rest = name.split("/", 1)
             groups.setdefault(group, {})[rest] = file.get_tensor(name)
+        if file.metadata() is None:
+            raise KeyError("it has no description")
         return groups, file.metadata()
 
 
 def write_groups(path: Path, groups: Mapping[str, Mapping[str, Tensor]], texts: dict[str, str]) -> None:
     """Write a safetensors file through to the disk; a failure (a full disk) leaves nothing behind."""
+    # Copies, because the format has no place for tied weights: two names of one memory.
     flat = {
-        f"{group}/{name}": value.detach().cpu().contiguous()
+        f"{group}/{name}": value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for group, tensors in groups.items()
         for name, value in tensors.items()
     }
@@ -130,11 +137,9 @@ def write_groups(path: Path, groups: Mapping[str, Mapping[str, Tensor]], texts: 
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
+        raise OSError(f"could not write {path}: {error}. Free some space or choose another folder.") from error
+    finally:
         temporary.unlink(missing_ok=True)
-        raise OSError(
-            f"could not write {path}: {error}. Nothing of an earlier checkpoint was lost; "
-            "free some space or choose another folder, and resume."
-        ) from error
 
 
 def fill_model(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:

@@ -57,3 +57,9 @@ def test_bad_input_is_refused(pictures):
         Normalization.fit(pictures[:0])
     with pytest.raises(ValueError, match=r"got \(3,\) and \(3,\)"):
         Normalization(torch.zeros(3), torch.ones(3))
+
+
+def test_mean_per_pixel_goes_with_its_size_only(pictures):
+    normalization = Normalization.fit(pictures, per_pixel=True)
+    with pytest.raises(ValueError, match=r"per pixel.*not go with images of 3 x 3"):
+        normalization(pictures[:, :, :3, :3])

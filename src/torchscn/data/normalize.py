@@ -69,8 +69,16 @@ class Normalization:
 
         Returns:
             float32 tensor of that shape in channels_last memory.
+
+        Raises:
+            ValueError: the mean is per pixel, of images of another size.
         """
         _check_bytes(images)
+        if self.mean.shape[1:] != (1, 1) and self.mean.shape[1:] != images.shape[2:]:
+            raise ValueError(
+                f"a mean per pixel was measured on images of {self.mean.shape[1]} x {self.mean.shape[2]}, so it does "
+                f"not go with images of {images.shape[2]} x {images.shape[3]}."
+            )
         pixels = images.to(torch.float32, memory_format=torch.channels_last)
         return pixels.mul_(1 / (255 * self.std)).sub_(self.mean / self.std)
 

@@ -55,7 +55,10 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint; at every moment the folder holds a whole one."""
     temporary = folder / "checkpoint.next.safetensors"
-    write_groups(temporary, checkpoint.tensors, {"numbers": json.dumps(checkpoint.numbers)})
+    try:
+        write_groups(temporary, checkpoint.tensors, {"numbers": json.dumps(checkpoint.numbers)})
+    except OSError as error:
+        raise OSError(f"{error} The checkpoint before it is whole: go on from there with --resume.") from error
     current = folder / CURRENT
     if current.exists():
         os.replace(current, folder / PREVIOUS)
