@@ -11,8 +11,9 @@ import cyclopts
 import torch
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 import torchscn
 from torchscn import checks, training
@@ -141,7 +142,7 @@ def evaluate(
     batches = training.evaluation_batches(trained, data_dir, batch_size)
     console = Console()
     if trained.note:
-        console.print(f"note: {trained.note}", style="yellow", soft_wrap=True)
+        console.print(f"note: {trained.note}", style="yellow", soft_wrap=True, markup=False)
     n_images = len(batches.images)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("evaluating", total=n_images)
@@ -154,7 +155,8 @@ def evaluate(
     _print_classes(console, result, batches.images.classes)
     if confusion:
         _print_confusion(console, result, batches.images.classes)
-    _print_certificates(console, training.certify(trained.model, next(iter(batches.epoch(0)))[0][:64]))
+    sample = trained.model.preprocess(training.spread_sample(batches.images.images))
+    _print_certificates(console, training.certify(trained.model, sample))
 
 
 def _print_classes(console: Console, result: training.Evaluation, classes: tuple[str, ...]) -> None:
@@ -163,13 +165,14 @@ def _print_classes(console: Console, result: training.Evaluation, classes: tuple
         mistakes = result.confusion[index].clone()
         mistakes[index] = 0
         taken_for = f"{classes[int(mistakes.argmax())]} ({int(mistakes.max())})" if mistakes.any() else ""
-        table.add_row(classes[index], f"{error:.1f}", taken_for)
+        table.add_row(escape(classes[index]), f"{error:.1f}", escape(taken_for))
     console.print(table)
 
 
 def _print_confusion(console: Console, result: training.Evaluation, classes: tuple[str, ...]) -> None:
-    table = Table("true \\ answer", *classes, box=None)
-    for name, row in zip(classes, result.confusion.tolist(), strict=True):
+    names = [escape(name) for name in classes]
+    table = Table("true \\ answer", *names, box=None)
+    for name, row in zip(names, result.confusion.tolist(), strict=True):
         table.add_row(name, *(str(count) if count else "." for count in row))
     console.print(table)
 
@@ -179,7 +182,7 @@ def _print_certificates(console: Console, certificates: list[training.LayerCerti
         return
     table = Table("layer", "iterations", "residual", "converged %", "active %", "dead %", "lam1", box=None)
     for c in certificates:
-        shares = (f"{100 * share:.1f}" for share in (c.converged, c.active, c.dead))
+        shares = ("-" if share is None else f"{100 * share:.1f}" for share in (c.converged, c.active, c.dead))
         table.add_row(c.name, f"{c.iterations:.1f}", f"{c.residual:.1e}", *shares, f"{c.lam1:.3g}")
     console.print(table)
 
@@ -215,14 +218,16 @@ def predict(run: str, *images: Path, top: int = 3) -> None:
     assert model.classes is not None
     assert model.image_size is not None
     n_answers = min(top, model.num_classes)
-    table = Table("image", *["answer"] * n_answers, box=None)
+    table = Table(Column("image", overflow="fold"), *["answer"] * n_answers, box=None)
     for path in images:
         pixels = datasets.read_image(path, channels=model.in_channels, size=model.image_size)
         with torch.inference_mode():
             shares = model(model.preprocess(pixels[None])).softmax(1)[0]
         best = shares.topk(n_answers)
         answers = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        table.add_row(str(path), *(f"{model.classes[index]} {100 * share:.1f}%" for index, share in answers))
+        table.add_row(
+            escape(str(path)), *(f"{escape(model.classes[index])} {100 * share:.1f}%" for index, share in answers)
+        )
     Console().print(table)
 
 
@@ -233,7 +238,7 @@ def data(data_dir: DataDir = None) -> None:
     for entry in datasets.status(data_dir):
         state = "here" if entry.found else entry.problem or "missing"
         place = entry.path if entry.found else entry.source
-        table.add_row(entry.name, state, str(place or "comes with scikit-learn"))
+        table.add_row(entry.name, escape(state), escape(str(place or "comes with scikit-learn")))
     Console().print(table)
     print("`scn data get NAME` downloads one; folder:PATH uses your own pictures, one folder a class.")
 
@@ -321,7 +326,7 @@ def results(records: Records = Path("results"), docs: Path = Path("docs"), readm
 
 @results_app.command(name="add")
 def results_add(run: Path, *, records: Records = Path("results"), data_dir: DataDir = None, compare: int = 0) -> None:
-    """Record a finished run: settings, environment, curve.
+    """Record a finished run: settings, environment, curve; comparisons recorded earlier are kept.
 
     Parameters
     ----------
@@ -332,6 +337,7 @@ def results_add(run: Path, *, records: Records = Path("results"), data_dir: Data
         images (the exact solver takes a second for a few).
     """
     record = recorded.record_run(run)
+    recorded.keep_comparisons(records, record)
     if compare:
         with Progress(console=Console(stderr=True), transient=True) as progress:
             bar = progress.add_task("")

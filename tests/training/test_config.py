@@ -15,7 +15,9 @@ def test_every_recipe_makes_its_model(name):
 
 
 @pytest.mark.parametrize(
-    "table", ["cifar10-scn1", "cifar10-scn2", "cifar10-scn4", "cifar100-scn4", "stl10-scn4", "mnist-scn4"]
+    "table",
+    [f"{data}-{model}" for data in ("cifar10", "cifar100") for model in ("scn1", "scn2", "scn4")]
+    + ["stl10-scn4", "mnist-scn4"],
 )
 def test_every_row_of_the_paper_has_a_recipe(table):
     config = load_recipe(f"paper-{table}")

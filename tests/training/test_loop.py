@@ -26,10 +26,12 @@ from torchscn.training import (
     fit,
     load_data,
     load_trained,
+    run_folder,
     train,
 )
 from torchscn.training.checkpoint import CURRENT, PREVIOUS, Checkpoint, load_checkpoint, save_checkpoint
 from torchscn.training.loop import train_step
+from torchscn.training.run_folder import describe_environment
 
 QUICK = TrainConfig(epochs=2, batch_size=64, limit=256, stem=4, shift=1, ema=0.9, warmup=0.25, schedule="onecycle")
 
@@ -164,6 +166,20 @@ def test_a_run_is_not_overwritten(tmp_path):
     assert all(torch.equal(value, before[name]) for name, value in weights(tmp_path).items())
 
 
+def test_a_finished_run_without_checkpoints_is_not_overwritten(tmp_path):
+    fit(small_model(), *digits(), QUICK, tmp_path, quiet=True)
+    for name in (CURRENT, PREVIOUS):
+        (tmp_path / name).unlink()
+    with pytest.raises(ConfigError, match="already holds a run"):
+        fit(small_model(), *digits(), QUICK, tmp_path, quiet=True)
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(ConfigError, match="no checkpoint to go on from"):
+        fit(small_model(), *digits(), QUICK, tmp_path / "typo", resume=True, quiet=True)
+    assert not (tmp_path / "typo").exists()
+
+
 def test_environments_of_a_resumed_run_are_kept(tmp_path):
     fit(small_model(), *digits(), QUICK, tmp_path, quiet=True)
     path = tmp_path / "environment.json"
@@ -176,6 +192,27 @@ def test_environments_of_a_resumed_run_are_kept(tmp_path):
     assert (environment["threads"], environment["command"]) == (64, "scn train first")
     assert [entry["after_epochs"] for entry in environment["resumed"]] == [1]
     assert environment["resumed"][0]["threads"] == torch.get_num_threads()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["/usr/bin/scn", "train", "digits"], "scn train digits"),
+        (["/usr/lib/torchscn/__main__.py", "train", "digits"], "scn train digits"),
+        (["work/my_training.py", "--lr", "1"], "python my_training.py --lr 1"),
+    ],
+)
+def test_command_is_what_was_typed(arguments, command, monkeypatch):
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert describe_environment()["command"] == command
+
+
+def test_commit_is_that_of_the_package_only(monkeypatch, tmp_path):
+    """Not that of a project whose folder the package happens to be installed in."""
+    for arguments in (["init"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "--allow-empty", "-m", "x"]):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
+    monkeypatch.setattr(run_folder, "__file__", str(tmp_path / "run_folder.py"))
+    assert describe_environment()["commit"] is None
 
 
 def test_truncated_checkpoint_falls_back(tmp_path, capsys):
@@ -245,6 +282,38 @@ def test_users_own_model_and_data(tmp_path):
     model = nn.Sequential(torchscn.SparseCoding2d(1, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     config = TrainConfig(epochs=5, batch_size=16, lr=0.1)
     assert fit(model, own, own, config, tmp_path, quiet=True).metrics[-1]["test_error"] == 0
+
+
+def test_tied_weights_are_kept(tmp_path):
+    layer = nn.Conv2d(1, 1, 3, padding=1)
+    model = nn.Sequential(layer, nn.ReLU(), layer, nn.Flatten(), nn.Linear(64, 10))
+    result = fit(model, *digits(), QUICK, tmp_path, quiet=True)
+    assert torch.equal(weights(tmp_path)["model/2.weight"], result.model[0].weight)
+
+
+def test_a_score_for_every_class(tmp_path):
+    with pytest.raises(ValueError, match=r"\(1, 7\) of one image.*10 classes"):
+        fit(small_model(num_classes=7), *digits(), QUICK, tmp_path, quiet=True)
+
+
+def test_unknown_device(tmp_path):
+    with pytest.raises(ValueError, match=r"device='gpu'.*cuda"):
+        train(QUICK, tmp_path, device="gpu", quiet=True)
+
+
+def test_another_solver_drops_the_cap_of_the_runs_own(tmp_path):
+    train(QUICK.override({"solver": "fista", "tol": 0.0, "max_iter": 3, "grad": "unrolled"}), tmp_path, quiet=True)
+    layer = load_trained(tmp_path, {"solver": "coordinate", "tol": 1e-5}).model.sparse_layers()[0][1]
+    assert (layer.solver, layer.tol, layer.max_iter, layer.grad) == ("coordinate", 1e-5, None, "implicit")
+    same = load_trained(tmp_path).model.sparse_layers()[0][1]
+    assert (same.solver, same.tol, same.max_iter, same.grad) == ("fista", 0.0, 3, "unrolled")
+
+
+def test_a_fixed_number_of_steps_is_no_failure(tmp_path, capsys):
+    config = QUICK.override({"solver": "fista", "tol": 0.0, "max_iter": 3})
+    result = train(config, tmp_path)
+    assert "does not converge" not in capsys.readouterr().out
+    assert {layer["converged"] for layer in result.metrics[-1]["layers"]} == {None}
 
 
 def test_trained_model_loads_ready_to_use(tmp_path):

@@ -1,6 +1,6 @@
 """Training: settings, loop, checkpoints, evaluation. :func:`fit` is the loop, :func:`train` fills it from settings."""
 
-from torchscn.training.certificates import LayerCertificate, certify
+from torchscn.training.certificates import LayerCertificate, certify, spread_sample
 from torchscn.training.checkpoint import CheckpointError
 from torchscn.training.config import ConfigError, TrainConfig, list_recipes, load_recipe
 from torchscn.training.distributed import Process, start_process
@@ -27,6 +27,7 @@ __all__ = [
     "load_data",
     "load_recipe",
     "load_trained",
+    "spread_sample",
     "start_process",
     "train",
 ]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchscn.layers import SparseCoding, SparseCoding1d, SparseCoding2d
 from torchscn.solvers import Solution
 
-__all__ = ["LayerCertificate", "certify"]
+__all__ = ["LayerCertificate", "certify", "spread_sample"]
 
 
 @dataclass(frozen=True)
@@ -18,15 +18,25 @@ class LayerCertificate:
     name: str
     iterations: float  # mean over positions
     residual: float  # largest KKT residual, relative to the largest code
-    converged: float  # share of positions that met the tolerance
+    converged: float | None  # share of positions that met the tolerance; None for a fixed number of steps
     active: float  # share of codes that are not zero
     dead: float  # share of atoms that no position uses
     lam1: float  # mean over atoms
 
     @property
     def is_sound(self) -> bool:
-        """Whether (nearly) every position met the tolerance."""
-        return self.converged >= 0.99
+        """Whether (nearly) every position met the tolerance, if there was one."""
+        return self.converged is None or self.converged >= 0.99
+
+
+def spread_sample(images: Tensor, n_images: int = 64) -> Tensor:
+    """A few images from all over the set, which may be sorted by class, for :func:`certify`.
+
+    Example:
+        >>> spread_sample(torch.arange(7), 3)
+        tensor([0, 3, 6])
+    """
+    return images[torch.linspace(0, len(images) - 1, min(n_images, len(images))).long()]
 
 
 def certify(model: nn.Module, x: Tensor) -> list[LayerCertificate]:
@@ -69,11 +79,12 @@ def _summarize(name: str, layer: nn.Module, solution: Solution) -> LayerCertific
     largest = solution.codes.amax().clamp(min=torch.finfo(solution.codes.dtype).tiny)
     lam1 = layer.lam1
     assert isinstance(lam1, Tensor)
+    fixed_steps = layer.tol == 0 and layer.max_iter is not None
     return LayerCertificate(
         name=name,
         iterations=solution.mean_iter,
         residual=float(solution.residual.max() / largest),
-        converged=float(solution.converged.double().mean()),
+        converged=None if fixed_steps else float(solution.converged.double().mean()),
         active=float(active.double().mean()),
         dead=float((~active.any(0)).double().mean()),
         lam1=float(lam1.detach().clamp(min=0).mean()),

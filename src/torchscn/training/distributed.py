@@ -13,6 +13,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from torchscn import checks
+
 __all__ = ["Process", "SyncedBatchNorm2d", "start_process", "sum_over_ranks", "synchronize_norms", "wrap"]
 
 
@@ -35,6 +37,7 @@ def start_process(device: str = "auto") -> Process:
     Args:
         device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA where there is one.
     """
+    checks.check_choice("device", device, ("auto", "cpu", "cuda"))
     use_cuda = torch.cuda.is_available() if device == "auto" else device == "cuda"
     if use_cuda and not torch.cuda.is_available():
         raise ValueError("device='cuda' was asked for, but torch finds no CUDA device; use device='cpu'.")
@@ -82,10 +85,8 @@ def wrap(model: nn.Module, process: Process) -> nn.Module:
 def synchronize_norms(model: nn.Module) -> None:
     """Let every ``BatchNorm2d`` inside ``model`` take its statistics over all ranks, in place; names do not change."""
     for module in model.modules():
-        for name, child in module.named_children():
-            if type(child) is nn.BatchNorm2d:
-                child.__class__ = SyncedBatchNorm2d
-                setattr(module, name, child)
+        if type(module) is nn.BatchNorm2d:
+            module.__class__ = SyncedBatchNorm2d
 
 
 class SyncedBatchNorm2d(nn.BatchNorm2d):

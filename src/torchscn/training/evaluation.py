@@ -59,6 +59,8 @@ def evaluate(
                 if not len(labels):
                     continue
                 scores = model(x.to(device)).cpu()
+                if scores.shape[1] != n_classes:
+                    raise ValueError(f"the model gives {scores.shape[1]} scores, the images have {n_classes} classes.")
                 total_loss += float(F.cross_entropy(scores, labels, reduction="sum"))
                 confusion += torch.bincount(labels * n_classes + scores.argmax(1), minlength=n_classes**2).view(
                     n_classes, n_classes

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchscn import data
 from torchscn.data import Batches, ImageSet, Normalization
 from torchscn.layers import attach_projection
-from torchscn.training.certificates import certify
+from torchscn.training.certificates import certify, spread_sample
 from torchscn.training.checkpoint import Checkpoint, load_checkpoint, optimizer_tensors, save_checkpoint
 from torchscn.training.config import ConfigError, TrainConfig
 from torchscn.training.distributed import Process, start_process, stop_process, sum_over_ranks, was_restarted, wrap
@@ -30,8 +30,6 @@ from torchscn.training.schedule import learning_rate
 from torchscn.weights import TrainedWeights, write_weights
 
 __all__ = ["DivergenceError", "Interrupted", "TrainResult", "evaluation_batches", "fit", "load_data", "train"]
-
-_CERTIFIED_IMAGES = 64
 
 
 class DivergenceError(RuntimeError):
@@ -119,10 +117,14 @@ def evaluation_batches(trained: TrainedModel, data_dir: Path | None, batch_size:
     """
     model = trained.model
     assert model.normalization is not None
-    _, test_set = load_data(trained.config, data_dir)
+    config = trained.config
+    if config.validation:
+        _, test_set = load_data(config, data_dir)
+    else:
+        test_set = data.load(config.data, "test", data_dir)
     if test_set.classes != model.classes:
         raise ValueError(
-            f"the network was trained on {model.num_classes} classes, {trained.config.data!r} here has "
+            f"the network was trained on {model.num_classes} classes, {config.data!r} here has "
             f"{len(test_set.classes)}: is this the same data?"
         )
     return Batches(test_set, batch_size, model.normalization, shuffle=False, drop_last=False, prefetch=True)
@@ -158,8 +160,10 @@ def fit(
     """
     process = process or Process()
     run = RunFolder(run_dir)
+    if resume and not run.has_checkpoint():
+        raise ConfigError(f"{run_dir} holds no checkpoint to go on from; leave --resume out for a new run.")
     resume = resume or was_restarted()
-    if run.has_checkpoint() and not resume:
+    if run.has_run() and not resume:
         raise ConfigError(f"{run_dir} already holds a run; go on with it (--resume) or choose another --run-dir.")
     normalization = Normalization.fit(train_set.images, per_pixel=config.mean == "pixel", divide=config.divide_std)
     shares = functools.partial(Batches, rank=process.rank, world_size=process.world_size)
@@ -168,10 +172,12 @@ def fit(
     test_batches = shares(test_set, config.batch_size, normalization, shuffle=False, drop_last=False)
     if process.is_main:
         run.begin(config)
-    reporter = Reporter(run, config, quiet=quiet or not process.is_main)
-    sample = normalization(train_set.images[:_CERTIFIED_IMAGES]).to(process.device)
+    reporter = Reporter(run, config, is_main=process.is_main, quiet=quiet)
+    sample = normalization(spread_sample(train_set.images)).to(process.device)
 
-    model = model.to(process.device).train()
+    model = model.to(process.device)
+    _check_scores(model, sample, train_set)
+    model.train()
     optimizer = torch.optim.SGD(
         model.parameters(),
         lr=config.lr,
@@ -271,6 +277,17 @@ def fit(
             write_weights(run.weights, TrainedWeights(model.state_dict(), normalization.state(), about))
             reporter.finish(metrics)
     return TrainResult(model, normalization, metrics, run.path)
+
+
+def _check_scores(model: nn.Module, sample: Tensor, images: ImageSet) -> None:
+    """One score for each class, or an error before any time is spent."""
+    with torch.no_grad():
+        scores = model.eval()(sample[:1])
+    if scores.shape != (1, len(images.classes)):
+        raise ValueError(
+            f"the model makes an output of shape {tuple(scores.shape)} of one image; these images have "
+            f"{len(images.classes)} classes, so it should be (1, {len(images.classes)})."
+        )
 
 
 def train_step(

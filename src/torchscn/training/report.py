@@ -18,10 +18,18 @@ __all__ = ["Reporter"]
 
 
 class Reporter:
-    """Tells a person how a run goes; a quiet one only writes the picture and the event files."""
+    """Tells a person how a run goes; a quiet one only writes the picture and the event files.
 
-    def __init__(self, run: RunFolder, config: TrainConfig, *, quiet: bool):
-        self.run, self.config, self.quiet = run, config, quiet
+    Args:
+        run: where these go.
+        config: settings of the run.
+        is_main: whether this is the process that speaks and writes for all.
+        quiet: print nothing.
+    """
+
+    def __init__(self, run: RunFolder, config: TrainConfig, *, is_main: bool, quiet: bool):
+        quiet = quiet or not is_main
+        self.run, self.config = run, config
         self.console = Console(quiet=quiet, soft_wrap=True)
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -33,7 +41,7 @@ class Reporter:
             disable=quiet or not self.console.is_terminal,
         )
         self.task: TaskID | None = None
-        self.events = _event_writer(run, config)
+        self.events = _event_writer(run) if config.tensorboard and is_main else None
 
     def __enter__(self) -> "Reporter":
         self.progress.start()
@@ -47,10 +55,10 @@ class Reporter:
             self.events.close()
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False)
+        self.console.print(text, highlight=False, markup=False)
 
     def warn(self, text: str) -> None:
-        self.console.print(f"warning: {text}", style="yellow", highlight=False)
+        self.console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
 
     def step(self, position: "Position", n_batches: int, world_size: int) -> None:
         """Move the bar: loss, error and speed of the epoch so far, time left to the end of the run."""
@@ -83,7 +91,7 @@ class Reporter:
             f"{entry['images_per_second']:.0f} images/s{layers}"
         )
         for certificate in certificates:
-            if not certificate.is_sound:
+            if certificate.converged is not None and not certificate.is_sound:
                 self.warn(
                     f"layer {certificate.name} does not converge: {100 * (1 - certificate.converged):.1f}% of its "
                     "codes miss the tolerance; raise max_iter or lam2, or use solver='auto'."
@@ -110,10 +118,8 @@ class Reporter:
         self.say(f"run folder {self.run.path}" + ("" if drawn else " (no picture: pip install torchscn[plot])"))
 
 
-def _event_writer(run: RunFolder, config: TrainConfig) -> Any:
-    """A TensorBoard writer if asked for."""
-    if not config.tensorboard:
-        return None
+def _event_writer(run: RunFolder) -> Any:
+    """A TensorBoard writer."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

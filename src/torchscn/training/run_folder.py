@@ -6,7 +6,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from torchscn import kernels
+from torchscn.models import outdated_by
 from torchscn.network import Network, adopt
 from torchscn.training.checkpoint import CURRENT, PREVIOUS, CheckpointError, load_checkpoint
 from torchscn.training.config import TrainConfig, read_config
@@ -50,6 +51,10 @@ class RunFolder:
 
     def has_checkpoint(self) -> bool:
         return any((self.path / name).exists() for name in (CURRENT, PREVIOUS))
+
+    def has_run(self) -> bool:
+        """Whether there is anything that a new run would overwrite."""
+        return self.has_checkpoint() or self.weights.exists()
 
     def begin(self, config: TrainConfig) -> None:
         """Create the folder with the settings and the environment; a run to go on with must have the same settings.
@@ -101,7 +106,8 @@ def load_trained(folder: str | Path, overrides: Mapping[str, Any] | None = None)
 
     Args:
         folder: the run folder.
-        overrides: settings of the solver to use instead (``solver``, ``tol``, ``max_iter``).
+        overrides: settings of the solver to use instead (``solver``, ``tol``, ``max_iter``). Another solver or
+            tolerance also drops what belonged to the run's own: its cap on the iterations, its gradient rule.
 
     Raises:
         ConfigError: this is no run folder.
@@ -113,7 +119,8 @@ def load_trained(folder: str | Path, overrides: Mapping[str, Any] | None = None)
         weights, note = read_weights(run.weights), None
     else:
         weights, note = _weights_so_far(run, config)
-    used = config.override(overrides or {})
+    outdated: dict[str, Any] = dict.fromkeys(outdated_by(overrides or {}))
+    used = replace(config, **outdated).override(overrides or {})
     model = used.make_model(len(weights.about["classes"]), len(weights.normalization["mean"]))
     adopt(model, weights, source=str(folder))
     return TrainedModel(model.eval(), used, note)
@@ -142,19 +149,30 @@ def describe_environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
         "kernel": kernels.active_kernel(),
-        "command": " ".join(["scn", *sys.argv[1:]]),
+        "command": _command(),
     }
+
+
+def _command() -> str:
+    """What was typed: ``scn`` with its arguments, or the script that called us."""
+    program = Path(sys.argv[0]).name
+    started_by_us = program in ("scn", "scn.exe") or Path(sys.argv[0]).parent.name == "torchscn"
+    return " ".join(["scn" if started_by_us else f"python {program}", *sys.argv[1:]])
 
 
 def _commit() -> str | None:
     """The commit of the checkout the package runs from, if it does."""
+    # An installed package may lie inside a checkout of something else, which does not track it.
+    if not _git("ls-files", Path(__file__).name):
+        return None
+    return _git("describe", "--always", "--dirty", "--abbrev=12")
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says about the folder of this file, if anything."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
-        result = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout.strip() or None
