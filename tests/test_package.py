@@ -109,6 +109,8 @@ def build_and_smoke(folder: Path, environment: dict[str, str]) -> tuple[list[str
 def test_wheel_works_outside_the_checkout(tmp_path):
     files, out = build_and_smoke(tmp_path, dict(os.environ))
     assert "torchscn/py.typed" in files
+    package = SOURCE.glob("recipes/*.toml"), SOURCE.glob("pretrained/*")
+    assert {f"torchscn/{path.parent.name}/{path.name}" for paths in package for path in paths} <= set(files)
     assert not out.strip().endswith(" torch") or shutil.which("c++") is None
 
 

@@ -4,12 +4,22 @@ import json
 import shutil
 from pathlib import Path
 
+import PIL.Image
 import pytest
 import torch
 
-from torchscn import weights
+import torchscn
+from torchscn import data, weights
 from torchscn.cli import main
-from torchscn.results import compare_storage, load_records, pack_weights, record_run, save_record, write_report
+from torchscn.results import (
+    compare_storage,
+    keep_comparisons,
+    load_records,
+    pack_weights,
+    record_run,
+    save_record,
+    write_report,
+)
 from torchscn.results.report import fill_page, make_tables
 from torchscn.training import TrainConfig, train
 from torchscn.weights import read_weights
@@ -95,11 +105,71 @@ def test_report_of_a_run(run, tmp_path):
     assert "| [digits-scn1](../results/digits-scn1.json) |" in page
 
 
-def test_only_networks_trained_for_as_long_are_twins(run):
+def test_weights_of_a_preset_are_loaded_as_they_were_trained(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    result = train(QUICK.override({"preset": "authors", "max_iter": 5, "epochs": 1}), folder, quiet=True)
+    pack_weights(folder, record_run(folder) | {"storage": compare_storage(folder, None)}, tmp_path)
+    monkeypatch.setattr(weights, "pretrained_folder", lambda: tmp_path)
+    weights._known_hashes.cache_clear()
+    layer = torchscn.create_model("scn1", pretrained="digits").blocks[0][1]
+    weights._known_hashes.cache_clear()
+    trained = result.model.blocks[0][1]
+    assert (layer.lam2, layer.solver, layer.tol, layer.max_iter) == (1e-6, "fista", 0.0, 5)
+    assert (trained.lam2, trained.solver, trained.tol, trained.max_iter) == (1e-6, "fista", 0.0, 5)
+
+
+def test_comparisons_are_kept_when_a_run_is_recorded_again(run, tmp_path):
+    first = record_run(run) | {"storage": [{"stored_as": "float32"}]}
+    save_record(tmp_path, first)
+    again = record_run(run)
+    keep_comparisons(tmp_path, again)
+    assert again["storage"] == first["storage"]
+    other = record_run(run) | {"curve": []}
+    keep_comparisons(tmp_path, other)
+    assert "storage" not in other
+
+
+def test_report_of_data_and_networks_the_paper_does_not_have(run, tmp_path):
+    own = record_run(run) | {"data": "folder:pictures"}
+    save_record(tmp_path / "kept", own)
+    save_record(tmp_path / "kept", own | {"name": "width-cnn1", "model": "cnn1"})
+    for page in ("results.md", "README.md"):
+        (tmp_path / page).write_text("<!-- begin runs --><!-- end runs --><!-- begin widths --><!-- end widths -->")
+    written = write_report(tmp_path / "kept", tmp_path, tmp_path / "README.md")
+    assert {path.name for path in written} == {"results.md", "README.md", "curves.png", "widths.png"}
+
+
+def test_runs_tested_on_validation_images_are_left_out(run, tmp_path):
+    save_record(tmp_path / "kept", record_run(run))
+    tuning = record_run(run) | {"name": "tuning", "tested_on": "validation images"}
+    save_record(tmp_path / "kept", tuning)
+    for page in ("results.md", "README.md"):
+        (tmp_path / page).write_text("<!-- begin runs --><!-- end runs -->")
+    write_report(tmp_path / "kept", tmp_path, tmp_path / "README.md")
+    page = (tmp_path / "results.md").read_text()
+    assert "digits-scn1" in page
+    assert "tuning" not in page
+
+
+def test_evaluation_and_prediction_from_the_command_line(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    picture = Path("one[small].png")
+    PIL.Image.fromarray(data.load("digits", "test").images[0, 0].numpy()).save(picture)
+    for command in (["eval", str(run)], ["predict", str(run), str(picture)]):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert f"test error {record_run(run)['test_error']:.2f}%" in out
+    assert "blocks.13.1" in out
+    assert "one[small].png" in out
+
+
+def test_only_networks_of_the_same_recipe_are_twins(run):
     network = record_run(run)
-    longer = network | {"name": "longer", "model": "cnn1", "epochs": 5}
+    longer = network | {"name": "longer", "model": "cnn1", "settings": network["settings"] | {"epochs": 5}}
     assert "CNN-1" not in make_tables({"network": network, "longer": longer})["twins"]
-    twin = longer | {"epochs": network["epochs"]}
+    twin = longer | {"settings": network["settings"] | {"model": "cnn1"}}
     assert "CNN-1" in make_tables({"network": network, "twin": twin})["twins"]
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from torchscn.training import load_trained
 from torchscn.training.run_folder import RunFolder, count_parameters
 
-__all__ = ["describe_commands", "describe_threads", "load_records", "record_run", "save_record"]
+__all__ = ["describe_commands", "describe_threads", "keep_comparisons", "load_records", "record_run", "save_record"]
 
 _CURVE = ("epoch", "train_loss", "train_error", "test_loss", "test_error", "lr", "seconds", "images_per_second")
+_COMPARISONS = ("storage", "solvers")
 
 
 def record_run(folder: Path) -> dict[str, Any]:
@@ -44,6 +45,14 @@ def record_run(folder: Path) -> dict[str, Any]:
         "curve": [{key: _short(entry[key]) for key in _CURVE} for entry in metrics],
         "layers": [{key: _short(value) for key, value in layer.items()} for layer in last["layers"]],
     }
+
+
+def keep_comparisons(folder: Path, record: dict[str, Any]) -> None:
+    """Give a record what was compared on the same run when it was recorded before."""
+    path = folder / f"{record['name']}.json"
+    earlier = json.loads(path.read_text()) if path.exists() else {}
+    if earlier.get("curve") == record["curve"]:
+        record.update({key: earlier[key] for key in _COMPARISONS if key in earlier})
 
 
 def save_record(folder: Path, record: dict[str, Any]) -> Path:

@@ -5,6 +5,7 @@ replaced. Records whose name begins with ``width-`` belong to the comparison of 
 those tested on validation images are left out.
 """
 
+import importlib.util
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,7 +30,12 @@ def write_report(records: Path, docs: Path, readme: Path) -> list[Path]:
 
     Returns:
         The files that were written.
+
+    Raises:
+        ValueError: there is no matplotlib to draw with.
     """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("the pictures need matplotlib: pip install torchscn[plot]")
     runs = {name: run for name, run in load_records(records).items() if run["tested_on"] == "test images"}
     tables = make_tables(runs)
     pages = [docs / "results.md", readme]
@@ -129,20 +135,24 @@ def _settings(runs: list[Record]) -> str:
 
 
 def _twins(runs: list[Record]) -> str:
-    """Networks next to their convolutional twins, trained for as long on the same data."""
+    """Networks next to their convolutional twins, trained with the same recipe on the same data."""
     rows = []
     for run in runs:
         twin_model = run["model"].replace("scn", "cnn")
-        same = {"model": twin_model, "data": run["data"], "epochs": run["epochs"], "seed": run["seed"]}
         for twin in runs:
-            if run["model"] != twin_model and same.items() <= twin.items():
+            if run["model"] != twin_model == twin["model"] and _recipe(run) == _recipe(twin):
                 rows += [_twin_row(run), _twin_row(twin)]
     return _table(["network", "data", "parameters", "test error %", "training error %", "epochs", "minutes"], rows)
 
 
+def _recipe(run: Record) -> dict[str, Any]:
+    """All settings but the network."""
+    return {name: value for name, value in run["settings"].items() if name != "model"}
+
+
 def _twin_row(run: Record) -> list[str]:
     size, errors = f"{run['parameters']:,}", (_percent(run["test_error"]), _percent(run["train_error"]))
-    return [_title(run["model"]), _DATA_TITLES[run["data"]], size, *errors, str(run["epochs"]), f"{run['minutes']:.0f}"]
+    return [_title(run["model"]), _data_title(run), size, *errors, str(run["epochs"]), f"{run['minutes']:.0f}"]
 
 
 def _widths(runs: list[Record]) -> str:
@@ -153,7 +163,7 @@ def _widths(runs: list[Record]) -> str:
             f"{run['parameters']:,}",
             _percent(run["test_error"]),
             _percent(run["train_error"]),
-            _percent(SCN_ERRORS[run["model"], run["data"]]),
+            _percent(SCN_ERRORS.get((run["model"], run["data"]))),
             f"{run['minutes']:.1f}",
         ]
         for run in runs
@@ -184,7 +194,7 @@ def _storage(runs: list[Record]) -> str:
 def _summary(runs: list[Record]) -> str:
     rows = [
         [
-            f"{_title(run['model'])} on {_DATA_TITLES[run['data']]}",
+            f"{_title(run['model'])} on {_data_title(run)}",
             f"{run['parameters'] / 1e6:.2f}M",
             _percent(run["test_error"]),
             _percent(SCN_ERRORS.get((run["model"], run["data"]))),
@@ -202,8 +212,13 @@ def _title(model: str) -> str:
     return f"{model[:3].upper()}-{model[3:]}"
 
 
+def _data_title(run: Record) -> str:
+    name: str = run["data"]
+    return _DATA_TITLES.get(name, name)
+
+
 def _network(run: Record) -> str:
-    return f"{_title(run['model'])}, {_DATA_TITLES[run['data']]}, {run['epochs']} epochs"
+    return f"{_title(run['model'])}, {_data_title(run)}, {run['epochs']} epochs"
 
 
 def _percent(value: float | None) -> str:
@@ -214,13 +229,16 @@ def _draw(runs: dict[str, Record], folder: Path) -> list[Path]:
     """Learning curves: a panel for every data set, and one picture for the widths."""
     folder.mkdir(parents=True, exist_ok=True)
     full = [run for run in runs.values() if not run["name"].startswith(_WIDTH)]
-    panels = {_DATA_TITLES[name]: [run for run in full if run["data"] == name] for name in _DATA_TITLES}
-    pictures = []
-    for name, chosen in (("curves", panels), ("widths", {"CIFAR-10": [r for r in runs.values() if r not in full]})):
-        filled = {title: group for title, group in chosen.items() if group}
-        if filled:
-            pictures.append(_draw_panels(filled, folder / f"{name}.png"))
-    return pictures
+    widths = [run for run in runs.values() if run not in full]
+    chosen = {"curves": _by_data(full), "widths": _by_data(widths)}
+    return [_draw_panels(panels, folder / f"{name}.png") for name, panels in chosen.items() if panels]
+
+
+def _by_data(runs: list[Record]) -> dict[str, list[Record]]:
+    """The runs by the title of their data set: the known ones in the order of the page, then others."""
+    titles = [*_DATA_TITLES.values(), *map(_data_title, runs)]
+    groups = {title: [run for run in runs if _data_title(run) == title] for title in dict.fromkeys(titles)}
+    return {title: group for title, group in groups.items() if group}
 
 
 def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
