@@ -12,7 +12,15 @@ from torch import Tensor
 from torchscn.implicit import GRADIENT_RULES
 from torchscn.solvers import list_solvers
 
-__all__ = ["check_choice", "check_init", "check_number", "check_options", "check_same_kind", "check_tensor"]
+__all__ = [
+    "check_choice",
+    "check_init",
+    "check_number",
+    "check_options",
+    "check_same_kind",
+    "check_tensor",
+    "did_you_mean",
+]
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -22,9 +30,19 @@ def check_choice(what: str, value: object, choices: Iterable[str]) -> None:
     choices = list(choices)
     if value in choices:
         return
-    near = difflib.get_close_matches(str(value), choices, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{what}={value!r} is not known; choose from {', '.join(map(repr, choices))}.{hint}")
+    known = ", ".join(map(repr, choices))
+    raise ValueError(f"{what}={value!r} is not known; choose from {known}.{did_you_mean(value, choices)}")
+
+
+def did_you_mean(value: object, choices: Iterable[str]) -> str:
+    """The end of an error message: the choice that ``value`` nearly is, if there is one.
+
+    Example:
+        >>> did_you_mean("author", ["authors", "text"])
+        " Did you mean 'authors'?"
+    """
+    near = difflib.get_close_matches(str(value), list(choices), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def check_number(what: str, value: Any, *, at_least: float, whole: bool = False) -> None:

@@ -154,9 +154,7 @@ def sparse_code_patches(
     ``D x`` over all patches is a convolution, so patches are never laid out. ``geometry`` holds stride, padding and
     dilation.
     """
-    x, dictionary, lam1 = _full_precision(x, dictionary, lam1)
-    checks.check_tensor("x", x)
-    checks.check_same_kind("x", x, "the dictionary", dictionary)
+    x, dictionary, lam1 = _check_patches(x, dictionary, lam1)
     with _no_autocast(x):
         rhs, gram = _correlate(x, dictionary, geometry), gram_matrix(dictionary, lam2)
         codes = _encode(rhs, gram, _shift(lam1, rhs), None, solver, tol, max_iter, grad, as_block=True)
@@ -179,9 +177,7 @@ def infer_patches(
 
     For evaluation: the codes are written over the correlations, scaled on the way, so memory is passed over once.
     """
-    x, dictionary, lam1 = _full_precision(x, dictionary, lam1)
-    checks.check_tensor("x", x)
-    checks.check_same_kind("x", x, "the dictionary", dictionary)
+    x, dictionary, lam1 = _check_patches(x, dictionary, lam1)
     with torch.no_grad(), _no_autocast(x):
         gram = gram_matrix(dictionary, lam2)
 
@@ -213,14 +209,20 @@ def solve_patches(
     max_iter: int | None,
 ) -> Solution:
     """:func:`sparse_code_patches` with its certificate, without a gradient."""
-    x, dictionary, lam1 = _full_precision(x, dictionary, lam1)
-    checks.check_tensor("x", x)
-    checks.check_same_kind("x", x, "the dictionary", dictionary)
+    x, dictionary, lam1 = _check_patches(x, dictionary, lam1)
     with torch.no_grad(), _no_autocast(x):
         rhs, gram = _correlate(x, dictionary, geometry), gram_matrix(dictionary, lam2)
         solution = _certify(rhs, gram, _shift(lam1, rhs), None, solver, tol, max_iter, as_block=True)
     codes = solution.codes.movedim(-1, _channel_dim(dictionary))
     return Solution(codes, solution.residual, solution.converged, solution.n_iter, solution.mean_iter)
+
+
+def _check_patches(x: Tensor, dictionary: Tensor, lam1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in a precision to solve in; ``x`` must be of the dictionary's kind."""
+    x, dictionary, lam1 = _full_precision(x, dictionary, lam1)
+    checks.check_tensor("x", x)
+    checks.check_same_kind("x", x, "the dictionary", dictionary)
+    return x, dictionary, lam1
 
 
 def _channel_dim(dictionary: Tensor) -> int:

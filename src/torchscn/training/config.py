@@ -1,6 +1,5 @@
 """Settings of a training run: one flat table with a default and a comment each, filled from a recipe and overrides."""
 
-import difflib
 import inspect
 import json
 import tomllib
@@ -180,7 +179,7 @@ def load_recipe(name: str) -> TrainConfig:
     """
     path = Path(name) if name.endswith(".toml") else _recipe_folder() / f"{name}.toml"
     if not path.is_file():
-        hint = _did_you_mean(name, list_recipes())
+        hint = checks.did_you_mean(name, list_recipes())
         raise ConfigError(f"no recipe {name!r}.{hint} `scn recipes` lists them; a path ending in .toml works too.")
     try:
         settings = tomllib.loads(path.read_text())
@@ -204,15 +203,10 @@ def _recipe_folder() -> Path:
     return Path(str(resources.files("torchscn") / "recipes"))
 
 
-def _did_you_mean(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
-
-
 def _convert(name: str, value: Any) -> Any:
     """``value`` as the type of the setting ``name``."""
     if name not in _TYPES:
-        raise ConfigError(f"there is no setting {name!r}.{_did_you_mean(name, _TYPES)} `scn recipes` lists them.")
+        raise ConfigError(f"there is no setting {name!r}.{checks.did_you_mean(name, _TYPES)} `scn recipes` lists them.")
     kind = _TYPES[name]
     if isinstance(kind, types.UnionType):
         kind = next(option for option in typing.get_args(kind) if option is not types.NoneType)
