@@ -96,10 +96,11 @@ def _beside_paper(paper: Sequence[PaperRow], data_sets: Sequence[str], runs: lis
     rows = [[row.method, row.parameters, row.layers, *map(_percent, row.errors), ""] for row in paper]
     ours = sorted((run for run in runs if run["data"] in data_sets), key=lambda run: run["epochs"])
     for model in sorted({run["model"] for run in ours}, key=lambda name: (name[:3] != "scn", name)):
-        found = {run["data"]: run for run in ours if run["model"] == model}
+        longest = {run["data"]: run for run in ours if run["model"] == model}
+        found = {name: longest[name] for name in data_sets if name in longest}
         size = f"{next(iter(found.values()))['parameters'] / 1e6:.2f}M"
         errors = [f"**{_percent(found[name]['test_error'])}**" if name in found else "-" for name in data_sets]
-        epochs = ", ".join(str(found[name]["epochs"]) for name in data_sets if name in found)
+        epochs = ", ".join(str(run["epochs"]) for run in found.values())
         rows.append([f"**{_title(model)}, torchscn**", size, "15", *errors, epochs])
     titles = [f"{_DATA_TITLES[name]} error %" for name in data_sets]
     return _table(["method", "parameters", "layers", *titles, "epochs (ours)"], rows)
@@ -254,7 +255,7 @@ def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
             train = [entry["train_error"] for entry in run["curve"]]
             axes.plot(epochs, train, color=f"C{index}", linestyle="--", linewidth=1)
         axes.set(xlabel="epoch", ylabel="error (%)", title=f"{title}: test (solid) and training (dashed)", yscale="log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
