@@ -12,6 +12,7 @@ from torchscn import Bottleneck, SparseCoding2d, create_model, list_models
 from torchscn.fusion import run_fused
 from torchscn.models import PRESETS, scn_table
 from torchscn.network import LayerOptions, Network, Row
+from torchscn.training.distributed import synchronize_norms
 
 
 def n_parameters(model):
@@ -75,6 +76,7 @@ def test_presets_choose_and_options_go_before_them():
     ("given", "expected"),
     [
         ({}, ("fista", 0.0, 50)),
+        ({"solver": "fista", "tol": 0.0}, ("fista", 0.0, 50)),
         ({"max_iter": 20}, ("fista", 0.0, 20)),
         ({"tol": 1e-4}, ("fista", 1e-4, None)),
         ({"solver": "coordinate"}, ("coordinate", 1e-2, None)),
@@ -182,10 +184,16 @@ def test_evaluation_without_gradient_is_that_with(change):
         assert_close(model(x), expected, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("change", "n_fused"), [(unchanged, 1), (with_residual, 0)])
+def with_synced_norms(model):
+    synchronize_norms(model)
+    return model
+
+
+@pytest.mark.parametrize(("change", "n_fused"), [(unchanged, 14), (with_synced_norms, 14), (with_residual, 0)])
 def test_evaluation_takes_one_pass_where_it_can(change, n_fused):
     model = change(create_model("scn1").eval())
-    with mock.patch("torchscn.network.run_fused", wraps=run_fused) as fused, torch.no_grad():
+    watched = mock.patch.object(SparseCoding2d, "infer", autospec=True, side_effect=SparseCoding2d.infer)
+    with watched as fused, torch.no_grad():
         model(torch.randn(1, 3, 8, 8))
     assert fused.call_count == n_fused
 

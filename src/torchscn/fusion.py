@@ -43,7 +43,8 @@ def run_fused(modules: Sequence[nn.Module], x: Tensor) -> Tensor:
 def _is_constant(module: nn.Module | None, layer: SparseCoding2d) -> TypeGuard[nn.BatchNorm2d]:
     """Whether this is a batch norm that scales and shifts by what it learned, in the precision of the layer."""
     return (
-        type(module) is nn.BatchNorm2d
+        isinstance(module, nn.BatchNorm2d)
+        and (type(module) is nn.BatchNorm2d or getattr(module, "evaluates_as_batch_norm", False))
         and not module.training
         and module.running_mean is not None
         and module.running_mean.dtype == layer.dictionary.dtype

@@ -1,7 +1,7 @@
 """The networks of the paper by name: their tables, the presets, and trained ones."""
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -138,7 +138,7 @@ def create_model(
     options = {key: value for key, value in dict(locals()).items() if key in _OPTIONS and value is not None}
     if pretrained is not None:
         return _load_pretrained(name, pretrained, num_classes, in_channels, preset, options)
-    return _build(name, num_classes, in_channels, _with_preset(preset, options))
+    return _build(name, num_classes, in_channels, resolve_options(preset, options))
 
 
 _TABLE_OPTIONS = ("stem", "order", "downsample")
@@ -147,24 +147,32 @@ _SOLVER_OPTIONS = ("solver", "tol", "max_iter", "grad")
 _OPTIONS = ("width", *_TABLE_OPTIONS, *_LAYER_OPTIONS)
 
 
-def outdated_by(given: Container[str]) -> tuple[str, ...]:
+def resolve_options(preset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a preset with those given in their place.
+
+    Example:
+        >>> resolve_options("authors", {"solver": "auto", "lam2": 0.1})["lam2"]
+        0.1
+    """
+    chosen = PRESETS.get(preset or "", {})
+    return _without(chosen, outdated_by(chosen, options)) | dict(options)
+
+
+def outdated_by(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
     """The options chosen earlier that mean nothing beside those given now: they belonged to another solver or tol.
 
     Example:
-        >>> outdated_by({"tol": 1e-5})
+        >>> outdated_by({"tol": 0.0, "max_iter": 50}, {"tol": 1e-5})
         ('max_iter',)
     """
-    if "solver" in given:
+    before = vars(LayerOptions()) | dict(chosen)
+    after = before | dict(given)
+    if after["solver"] != before["solver"]:
         return ("tol", "max_iter", "grad")
-    return ("max_iter",) if "tol" in given else ()
+    return ("max_iter",) if after["tol"] != before["tol"] else ()
 
 
-def _with_preset(preset: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a preset with those given in their place."""
-    return _without(PRESETS.get(preset or "", {}), outdated_by(options)) | options
-
-
-def _without(options: dict[str, Any], names: Container[str]) -> dict[str, Any]:
+def _without(options: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key not in names}
 
 
@@ -198,7 +206,9 @@ def _load_pretrained(
         )
     if in_channels not in (3, own_channels):
         raise ValueError(f"pretrained={data!r} takes images of {own_channels} channels, not {in_channels}.")
-    own = _without(weights.about["options"], outdated_by(options)) | options
-    model = _build(name, own_classes, own_channels, _with_preset(own.pop("preset", None), own))
+    own = dict(weights.about["options"])
+    own_preset = own.pop("preset", None)
+    own = _without(own, outdated_by(resolve_options(own_preset, own), options)) | options
+    model = _build(name, own_classes, own_channels, resolve_options(own_preset, own))
     adopt(model, weights, source=f"pretrained={data!r}")
     return model.eval()

@@ -170,7 +170,7 @@ def test_a_finished_run_without_checkpoints_is_not_overwritten(tmp_path):
     fit(small_model(), *digits(), QUICK, tmp_path, quiet=True)
     for name in (CURRENT, PREVIOUS):
         (tmp_path / name).unlink()
-    with pytest.raises(ConfigError, match="already holds a run"):
+    with pytest.raises(ConfigError, match="already holds a finished run"):
         fit(small_model(), *digits(), QUICK, tmp_path, quiet=True)
 
 
@@ -184,9 +184,10 @@ def test_environments_of_a_resumed_run_are_kept(tmp_path):
     fit(small_model(), *digits(), QUICK, tmp_path, quiet=True)
     path = tmp_path / "environment.json"
     assert "resumed" not in json.loads(path.read_text())
-    metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": 64, "command": "scn train first"}))
+    fit(small_model(), *digits(), QUICK, tmp_path, resume=True, quiet=True)
+    assert "resumed" not in json.loads(path.read_text()), "the run was finished"
+    (tmp_path / CURRENT).unlink()  # the one before is of the last epoch's beginning
     fit(small_model(), *digits(), QUICK, tmp_path, resume=True, quiet=True)
     environment = json.loads(path.read_text())
     assert (environment["threads"], environment["command"]) == (64, "scn train first")
@@ -199,6 +200,7 @@ def test_environments_of_a_resumed_run_are_kept(tmp_path):
     [
         (["/usr/bin/scn", "train", "digits"], "scn train digits"),
         (["/usr/lib/torchscn/__main__.py", "train", "digits"], "scn train digits"),
+        (["torchscn/sweep.py", "--lr", "1"], "python sweep.py --lr 1"),
         (["work/my_training.py", "--lr", "1"], "python my_training.py --lr 1"),
     ],
 )
@@ -235,12 +237,16 @@ def test_checkpoint_of_another_network(tmp_path):
 
 
 def test_full_disk_loses_nothing(tmp_path, monkeypatch):
+    (tmp_path / "first").mkdir()
     save_checkpoint(tmp_path, Checkpoint({"model": {"a": torch.ones(3)}}, {"n": 1}))
 
     def full(file):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left.*another folder\.$"):
+        save_checkpoint(tmp_path / "first", Checkpoint({"model": {"a": torch.zeros(3)}}, {"n": 2}))
+    (tmp_path / "first").rmdir()
     with pytest.raises(OSError, match=r"No space left.*resume"):
         save_checkpoint(tmp_path, Checkpoint({"model": {"a": torch.zeros(3)}}, {"n": 2}))
     assert [path.name for path in tmp_path.iterdir()] == [CURRENT]
@@ -292,7 +298,7 @@ def test_tied_weights_are_kept(tmp_path):
 
 
 def test_a_score_for_every_class(tmp_path):
-    with pytest.raises(ValueError, match=r"\(1, 7\) of one image.*10 classes"):
+    with pytest.raises(ValueError, match=r"\(64, 7\) of 64 images of 10 classes"):
         fit(small_model(num_classes=7), *digits(), QUICK, tmp_path, quiet=True)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from torchscn.results.compare import FIRST
-from torchscn.results.record import describe_commands, describe_threads
+from torchscn.results.record import describe_commands, describe_over_time
 from torchscn.training import load_trained
 from torchscn.training.run_folder import RunFolder
 from torchscn.weights import HASHES, TrainedWeights, file_hash, read_weights, write_weights
@@ -37,8 +37,8 @@ def pack_weights(folder: Path, record: dict[str, Any], output: Path) -> Path:
         "options": load_trained(folder).config.model_options(),
         "test_error": half["error"],
         f"wrong_of_first_{FIRST}": half[f"wrong_of_first_{FIRST}"],
-        "command": record["environment"]["command"],
-        "commit": record["environment"]["commit"],
+        "command": describe_commands(record),
+        "commit": describe_over_time(record, "commit"),
     }
     path = output / f"{record['model']}-{record['data']}.safetensors"
     write_weights(path, TrainedWeights(weights.model, weights.normalization, about).stored_in(torch.float16))
@@ -55,7 +55,7 @@ def _card(record: dict[str, Any], about: dict[str, Any], weights: TrainedWeights
     means = ", ".join(f"{value:.4f}" for value in weights.normalization["mean"].mean((1, 2)).tolist())
     spreads = ", ".join(f"{value:.4f}" for value in weights.normalization["std"].flatten().tolist())
     settings = ", ".join(f"{name} {value}" for name, value in record["settings"].items())
-    budget = f"{record['minutes']:.0f} minutes, CPU threads: {describe_threads(record)}"
+    budget = f"{record['minutes']:.0f} minutes, CPU threads: {describe_over_time(record, 'threads')}"
     full, half = (row["error"] for row in record["storage"])
     return f"""# {record["model"]} trained on {record["data"]}
 
@@ -70,7 +70,7 @@ names = [model.classes[i] for i in scores.argmax(1)]
 | parameters | {record["parameters"]:,} |
 | test error | {half:.2f} % of the {record["data"]} test images ({full:.2f} % before storing in float16) |
 | trained on | the training images of {record["data"]}, {record["epochs"]} epochs, {budget} |
-| command | {describe_commands(record)} (seed {record["seed"]}, commit `{record["environment"]["commit"]}`) |
+| command | {about["command"]} (seed {record["seed"]}, commit {about["commit"]}) |
 | settings | {settings} |
 | preprocessing | (pixels / 255 - mean) / std per channel; mean {means}; std {spreads} |
 | classes | {", ".join(about["classes"])} |

@@ -9,7 +9,7 @@ from typing import Any
 from torchscn.training import load_trained
 from torchscn.training.run_folder import RunFolder, count_parameters
 
-__all__ = ["describe_commands", "describe_threads", "keep_comparisons", "load_records", "record_run", "save_record"]
+__all__ = ["describe_commands", "describe_over_time", "keep_comparisons", "load_records", "record_run", "save_record"]
 
 _CURVE = ("epoch", "train_loss", "train_error", "test_loss", "test_error", "lr", "seconds", "images_per_second")
 _COMPARISONS = ("storage", "solvers")
@@ -88,16 +88,16 @@ def describe_commands(record: dict[str, Any]) -> str:
     return ", ".join([f"`{environment['command']}`", *again])
 
 
-def describe_threads(record: dict[str, Any]) -> str:
-    """The CPU threads of a run, with those it was gone on with where they were others.
+def describe_over_time(record: dict[str, Any], what: str) -> str:
+    """Something of a run's environment, with what it became where the run was gone on with.
 
     Example:
-        >>> describe_threads({"environment": {"threads": 1, "resumed": [{"threads": 1}, {"threads": 2}]}})
+        >>> describe_over_time({"environment": {"threads": 1, "resumed": [{"threads": 1}, {"threads": 2}]}}, "threads")
         '1, then 2'
     """
     environment = record["environment"]
-    numbers = [environment["threads"], *(entry["threads"] for entry in environment.get("resumed", ()))]
-    return ", then ".join(str(number) for number, _ in itertools.groupby(numbers))
+    values = [environment[what], *(entry[what] for entry in environment.get("resumed", ()))]
+    return ", then ".join(str(value) for value, _ in itertools.groupby(values))
 
 
 def _short(value: Any) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchscn.results.paper import CIFAR, MNIST, SCN_ERRORS, PaperRow
-from torchscn.results.record import describe_commands, describe_threads, load_records
+from torchscn.results.record import describe_commands, describe_over_time, load_records
 
 __all__ = ["fill_page", "make_tables", "write_report"]
 
@@ -117,10 +117,10 @@ def _runs(runs: list[Record]) -> str:
             _percent(run["train_error"]),
             str(run["epochs"]),
             str(run["seed"]),
-            describe_threads(run),
+            describe_over_time(run, "threads"),
             f"{run['minutes']:.0f}",
             f"{run['images_per_second']:.0f}",
-            f"`{run['environment']['commit']}`",
+            describe_over_time(run, "commit"),
         ]
         for run in runs
     ]
@@ -199,7 +199,7 @@ def _summary(runs: list[Record]) -> str:
             f"{run['parameters'] / 1e6:.2f}M",
             _percent(run["test_error"]),
             _percent(SCN_ERRORS.get((run["model"], run["data"]))),
-            f"{run['epochs']} epochs, {run['minutes']:.0f} minutes, CPU threads: {describe_threads(run)}",
+            f"{run['epochs']} epochs, {run['minutes']:.0f} minutes, CPU threads: {describe_over_time(run, 'threads')}",
         ]
         for run in runs
     ]

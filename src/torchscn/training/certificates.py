@@ -79,7 +79,8 @@ def _summarize(name: str, layer: nn.Module, solution: Solution) -> LayerCertific
     largest = solution.codes.amax().clamp(min=torch.finfo(solution.codes.dtype).tiny)
     lam1 = layer.lam1
     assert isinstance(lam1, Tensor)
-    fixed_steps = layer.tol == 0 and layer.max_iter is not None
+    # The exact solver does not look at the tolerance.
+    fixed_steps = layer.tol == 0 and layer.max_iter is not None and layer.solver != "active_set"
     return LayerCertificate(
         name=name,
         iterations=solution.mean_iter,

@@ -54,12 +54,12 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint; at every moment the folder holds a whole one."""
-    temporary = folder / "checkpoint.next.safetensors"
+    temporary, current = folder / "checkpoint.next.safetensors", folder / CURRENT
     try:
         write_groups(temporary, checkpoint.tensors, {"numbers": json.dumps(checkpoint.numbers)})
     except OSError as error:
-        raise OSError(f"{error} The checkpoint before it is whole: go on from there with --resume.") from error
-    current = folder / CURRENT
+        advice = " The checkpoint before it is whole: go on from there with --resume." if current.exists() else ""
+        raise OSError(f"{error}{advice}") from error
     if current.exists():
         os.replace(current, folder / PREVIOUS)
     os.replace(temporary, current)

@@ -92,6 +92,8 @@ def synchronize_norms(model: nn.Module) -> None:
 class SyncedBatchNorm2d(nn.BatchNorm2d):
     """``BatchNorm2d`` over the batches of all ranks, on any device (torch's own needs CUDA)."""
 
+    evaluates_as_batch_norm = True  # so that evaluation may take it together with the layer before it
+
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training and dist.is_initialized() and dist.get_world_size() > 1):
             return super().forward(x)

@@ -160,11 +160,8 @@ def fit(
     """
     process = process or Process()
     run = RunFolder(run_dir)
-    if resume and not run.has_checkpoint():
-        raise ConfigError(f"{run_dir} holds no checkpoint to go on from; leave --resume out for a new run.")
+    _check_folder(run, resume)
     resume = resume or was_restarted()
-    if run.has_run() and not resume:
-        raise ConfigError(f"{run_dir} already holds a run; go on with it (--resume) or choose another --run-dir.")
     normalization = Normalization.fit(train_set.images, per_pixel=config.mean == "pixel", divide=config.divide_std)
     shares = functools.partial(Batches, rank=process.rank, world_size=process.world_size)
     augmentation = config.make_augmentation()
@@ -203,6 +200,8 @@ def fit(
             # The checkpoint holds the main process's sums; the others' are lost with the restart.
             position = Position(position.epoch, position.batch, seconds=position.seconds)
         metrics = [entry for entry in run.read_metrics() if entry["epoch"] <= position.epoch]
+        if process.is_main and position.epoch < config.epochs:
+            run.go_on(position.epoch)
         reporter.say(f"resuming in epoch {position.epoch + 1}, batch {position.batch + 1}")
     replica = wrap(model, process)
     about = {"classes": train_set.classes, "image_size": list(train_set.images.shape[2:])}
@@ -279,14 +278,26 @@ def fit(
     return TrainResult(model, normalization, metrics, run.path)
 
 
+def _check_folder(run: RunFolder, resume: bool) -> None:
+    """A new run overwrites nothing, and one to go on with is there."""
+    if run.has_checkpoint():
+        if not (resume or was_restarted()):
+            raise ConfigError(f"{run.path} already holds a run; go on with it (--resume) or choose another --run-dir.")
+    elif run.weights.exists():
+        raise ConfigError(f"{run.path} already holds a finished run; choose another --run-dir.")
+    elif resume:
+        raise ConfigError(f"{run.path} holds no checkpoint to go on from; leave --resume out for a new run.")
+
+
 def _check_scores(model: nn.Module, sample: Tensor, images: ImageSet) -> None:
     """One score for each class, or an error before any time is spent."""
     with torch.no_grad():
-        scores = model.eval()(sample[:1])
-    if scores.shape != (1, len(images.classes)):
+        scores = model.eval()(sample)
+    expected = (len(sample), len(images.classes))
+    if scores.shape != expected:
         raise ValueError(
-            f"the model makes an output of shape {tuple(scores.shape)} of one image; these images have "
-            f"{len(images.classes)} classes, so it should be (1, {len(images.classes)})."
+            f"the model makes an output of shape {tuple(scores.shape)} of {len(sample)} images of "
+            f"{len(images.classes)} classes; it should be {expected}."
         )
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from torchscn import kernels
-from torchscn.models import outdated_by
+from torchscn.models import outdated_by, resolve_options
 from torchscn.network import Network, adopt
 from torchscn.training.checkpoint import CURRENT, PREVIOUS, CheckpointError, load_checkpoint
 from torchscn.training.config import TrainConfig, read_config
@@ -52,15 +52,8 @@ class RunFolder:
     def has_checkpoint(self) -> bool:
         return any((self.path / name).exists() for name in (CURRENT, PREVIOUS))
 
-    def has_run(self) -> bool:
-        """Whether there is anything that a new run would overwrite."""
-        return self.has_checkpoint() or self.weights.exists()
-
     def begin(self, config: TrainConfig) -> None:
-        """Create the folder with the settings and the environment; a run to go on with must have the same settings.
-
-        The environments in which a run was gone on with are kept after the first, in a list ``resumed``.
-        """
+        """Create the folder with the settings and the environment; a run to go on with must have the same settings."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self.has_checkpoint() and self.config.exists() and (kept := read_config(self.config)) != config:
             changed = [name for name in vars(config) if getattr(kept, name) != getattr(config, name)]
@@ -69,12 +62,13 @@ class RunFolder:
                 "Resume with the same settings, or choose another --run-dir."
             )
         _write_text(self.config, config.to_json())
-        environment = describe_environment()
-        if self.has_checkpoint() and self.environment.exists():
-            n_epochs = len(self.read_metrics())
-            first = json.loads(self.environment.read_text())
-            again = [{"after_epochs": n_epochs, **environment}] if n_epochs < config.epochs else []
-            environment = first | {"resumed": [*first.get("resumed", []), *again]}
+        if not self.has_checkpoint():
+            _write_text(self.environment, json.dumps(describe_environment(), indent=2) + "\n")
+
+    def go_on(self, n_epochs: int) -> None:
+        """Keep the environment in which a run is gone on with after so many epochs, in a list ``resumed``."""
+        environment = json.loads(self.environment.read_text())
+        environment.setdefault("resumed", []).append({"after_epochs": n_epochs, **describe_environment()})
         _write_text(self.environment, json.dumps(environment, indent=2) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -107,7 +101,8 @@ def load_trained(folder: str | Path, overrides: Mapping[str, Any] | None = None)
     Args:
         folder: the run folder.
         overrides: settings of the solver to use instead (``solver``, ``tol``, ``max_iter``). Another solver or
-            tolerance also drops what belonged to the run's own: its cap on the iterations, its gradient rule.
+            tolerance than the run's own also drops its cap on the iterations, another solver its tolerance and
+            gradient rule too.
 
     Raises:
         ConfigError: this is no run folder.
@@ -119,7 +114,8 @@ def load_trained(folder: str | Path, overrides: Mapping[str, Any] | None = None)
         weights, note = read_weights(run.weights), None
     else:
         weights, note = _weights_so_far(run, config)
-    outdated: dict[str, Any] = dict.fromkeys(outdated_by(overrides or {}))
+    own = resolve_options(config.preset, config.model_options())
+    outdated: dict[str, Any] = dict.fromkeys(outdated_by(own, overrides or {}))
     used = replace(config, **outdated).override(overrides or {})
     model = used.make_model(len(weights.about["classes"]), len(weights.normalization["mean"]))
     adopt(model, weights, source=str(folder))
@@ -155,9 +151,9 @@ def describe_environment() -> dict[str, Any]:
 
 def _command() -> str:
     """What was typed: ``scn`` with its arguments, or the script that called us."""
-    program = Path(sys.argv[0]).name
-    started_by_us = program in ("scn", "scn.exe") or Path(sys.argv[0]).parent.name == "torchscn"
-    return " ".join(["scn" if started_by_us else f"python {program}", *sys.argv[1:]])
+    program = Path(sys.argv[0])
+    is_ours = program.stem == "scn" or program.parts[-2:] == ("torchscn", "__main__.py")
+    return " ".join(["scn" if is_ours else f"python {program.name}", *sys.argv[1:]])
 
 
 def _commit() -> str | None:
