@@ -1,4 +1,4 @@
-"""Small files in the official formats, and tables that declare them official."""
+"""Small files in the official formats, and data sets that take them for the official ones."""
 
 import os
 from dataclasses import replace
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchscn.data import ImageSet
-from torchscn.data.files import OfficialFile, Source, md5_of_file
+from torchscn.data import FileDataset, ImageSet
+from torchscn.data.files import OfficialFile, md5_of_file
 
 
 @pytest.fixture(autouse=True)
@@ -27,15 +27,17 @@ def real_data() -> Path:
 
 @pytest.fixture
 def declare_official():
-    """A copy of a source whose sizes and md5s are those of the files in a folder."""
+    """A copy of a data set whose official sizes and md5s are those of the files in a folder."""
 
     def measured(file: OfficialFile, folder: Path) -> OfficialFile:
         form, path = file.locate(folder) or (file, None)
         return file if path is None else OfficialFile(form.name, md5_of_file(path), path.stat().st_size)
 
-    def declare(source: Source, folder: Path) -> Source:
+    def declare(dataset: FileDataset, folder: Path) -> FileDataset:
+        source = dataset.source
         train = tuple(measured(file, folder) for file in source.train)
-        return replace(source, train=train, test=tuple(measured(file, folder) for file in source.test))
+        test = tuple(measured(file, folder) for file in source.test)
+        return replace(dataset, source=replace(source, train=train, test=test))
 
     return declare
 

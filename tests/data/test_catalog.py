@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import torchscn.data
-from torchscn.data import DataError, catalog, list_datasets, load, stl10
+from torchscn.data import DATASETS, DataError, list_datasets, load
 from torchscn.data import status as dataset_status
 
 
@@ -44,22 +44,9 @@ def test_status_without_a_folder_is_a_problem_not_an_error():
     assert "TORCHSCN_DATA" in entry.problem
 
 
-def test_status_sees_sizes_and_on_request_md5s(tmp_path, monkeypatch, declare_official):
-    target = tmp_path / "stl10"
-    target.mkdir()
-    for file in stl10.SOURCE.files:
-        (target / file.name).write_bytes(b"abc")
-    monkeypatch.setitem(catalog.SOURCES, "stl10", declare_official(stl10.SOURCE, target))
-    assert statuses(tmp_path, verify=True)["stl10"].found
-
-    (target / "test_y.bin").write_bytes(b"abd")
-    assert statuses(tmp_path)["stl10"].found
-    assert "test_y.bin is not the official" in statuses(tmp_path, verify=True)["stl10"].problem
-
-    (target / "test_y.bin").write_bytes(b"ab")
-    entry = statuses(tmp_path)["stl10"]
-    assert not entry.found
-    assert "test_y.bin is truncated" in entry.problem
+def test_the_catalog_is_the_list_of_data_sets():
+    assert [dataset.name for dataset in DATASETS] == list_datasets()
+    assert [dataset.title for dataset in DATASETS] == ["MNIST", "CIFAR-10", "CIFAR-100", "STL-10", "digits"]
 
 
 def test_data_stands_alone():

@@ -20,26 +20,24 @@ def pictures() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("folder", ["cifar10", "cifar-10-batches-bin"])
-def test_cifar10_joins_its_five_batches(tmp_path, monkeypatch, declare_official, folder):
+def test_cifar10_joins_its_five_batches(tmp_path, declare_official, folder):
     target = tmp_path / folder
     target.mkdir()
     pictures = torch.randint(0, 256, (10, 3, 32, 32), dtype=torch.uint8)
     for i in range(5):
         content = records(pictures[2 * i : 2 * i + 2], [i, 9 - i])
         (target / f"data_batch_{i + 1}.bin").write_bytes(content)
-    monkeypatch.setattr(cifar, "CIFAR10", declare_official(cifar.CIFAR10, target))
-    loaded = load("cifar10", "train", tmp_path)
+    loaded = declare_official(cifar.CIFAR10, target).load("train", tmp_path)
     torch.testing.assert_close(loaded.images, pictures)
     assert loaded.labels.tolist() == [0, 9, 1, 8, 2, 7, 3, 6, 4, 5]
 
 
 @pytest.mark.parametrize("folder", ["cifar100", "cifar-100-binary"])
-def test_cifar100_keeps_the_fine_label(tmp_path, monkeypatch, declare_official, pictures, folder):
+def test_cifar100_keeps_the_fine_label(tmp_path, declare_official, pictures, folder):
     target = tmp_path / folder
     target.mkdir()
     (target / "test.bin").write_bytes(records(pictures, [3, 19], [49, 99]))
-    monkeypatch.setattr(cifar, "CIFAR100", declare_official(cifar.CIFAR100, target))
-    loaded = load("cifar100", "test", tmp_path)
+    loaded = declare_official(cifar.CIFAR100, target).load("test", tmp_path)
     assert [loaded.classes[label] for label in loaded.labels] == ["mountain", "worm"]
     torch.testing.assert_close(loaded.images, pictures)
 

@@ -22,8 +22,8 @@ def pictures() -> torch.Tensor:
 
 
 @pytest.fixture
-def small_mnist(tmp_path, monkeypatch, declare_official, pictures):
-    """Write a data folder with four training images; ``labels`` and packing as told."""
+def load_small(tmp_path, declare_official, pictures):
+    """Write a data folder with four training images, ``labels`` and packing as told, and load it."""
 
     def write(labels=(5, 0, 9, 1), folder="mnist", packed=True):
         target = tmp_path / folder
@@ -32,29 +32,28 @@ def small_mnist(tmp_path, monkeypatch, declare_official, pictures):
         for name, content in contents.items():
             packed_name, packed_content = (f"{name}.gz", gzip.compress(content)) if packed else (name, content)
             (target / packed_name).write_bytes(packed_content)
-        monkeypatch.setattr(mnist, "SOURCE", declare_official(mnist.SOURCE, target))
-        return tmp_path
+        return declare_official(mnist.MNIST, target).load("train", tmp_path)
 
     return write
 
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("folder", ["mnist", "MNIST/raw"])
-def test_load_reads_both_layouts_packed_or_not(small_mnist, pictures, folder, packed):
-    loaded = load("mnist", "train", small_mnist(folder=folder, packed=packed))
+def test_load_reads_both_layouts_packed_or_not(load_small, pictures, folder, packed):
+    loaded = load_small(folder=folder, packed=packed)
     torch.testing.assert_close(loaded.images, pictures[:, None])
     assert loaded.labels.tolist() == [5, 0, 9, 1]
     assert loaded.classes[5] == "5"
 
 
-def test_load_refuses_a_label_above_nine(small_mnist):
+def test_load_refuses_a_label_above_nine(load_small):
     with pytest.raises(DataError, match=r"train-labels.* holds the label 10, expected 0 to 9"):
-        load("mnist", "train", small_mnist(labels=(5, 0, 9, 10)))
+        load_small(labels=(5, 0, 9, 10))
 
 
-def test_load_refuses_fewer_labels_than_images(small_mnist):
+def test_load_refuses_fewer_labels_than_images(load_small):
     with pytest.raises(DataError, match="holds 3 labels for 4 images"):
-        load("mnist", "train", small_mnist(labels=(5, 0, 9)))
+        load_small(labels=(5, 0, 9))
 
 
 def test_load_refuses_files_that_are_not_the_official_ones(tmp_path, pictures):

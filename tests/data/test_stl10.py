@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchscn.data import DataError, load, stl10
+from torchscn.data import DataError, ImageSet, load, stl10
 
 PATH = Path("some-file.bin")
 
@@ -19,34 +19,35 @@ def pictures() -> torch.Tensor:
 
 
 @pytest.fixture
-def small_stl10(tmp_path, monkeypatch, declare_official, pictures):
-    def write(labels: bytes, folder: str = "stl10") -> Path:
+def load_small(tmp_path, declare_official, pictures):
+    """Write two training images with these labels, and load them."""
+
+    def write(labels: bytes, folder: str = "stl10") -> ImageSet:
         target = tmp_path / folder
         target.mkdir()
         (target / "train_X.bin").write_bytes(column_major(pictures))
         (target / "train_y.bin").write_bytes(labels)
-        monkeypatch.setattr(stl10, "SOURCE", declare_official(stl10.SOURCE, target))
-        return tmp_path
+        return declare_official(stl10.STL10, target).load("train", tmp_path)
 
     return write
 
 
 @pytest.mark.parametrize("folder", ["stl10", "stl10_binary"])
-def test_load_turns_columns_into_rows(small_stl10, pictures, folder):
-    loaded = load("stl10", "train", small_stl10(bytes([10, 1]), folder))
+def test_load_turns_columns_into_rows(load_small, pictures, folder):
+    loaded = load_small(bytes([10, 1]), folder)
     torch.testing.assert_close(loaded.images, pictures)
     assert [loaded.classes[label] for label in loaded.labels] == ["truck", "airplane"]
 
 
 @pytest.mark.parametrize("label", [0, 11])
-def test_a_label_out_of_range_is_noticed(small_stl10, label):
+def test_a_label_out_of_range_is_noticed(load_small, label):
     with pytest.raises(DataError, match=rf"train_y\.bin holds the label {label}, expected 1 to 10"):
-        load("stl10", "train", small_stl10(bytes([1, label])))
+        load_small(bytes([1, label]))
 
 
-def test_fewer_labels_than_images_are_noticed(small_stl10):
+def test_fewer_labels_than_images_are_noticed(load_small):
     with pytest.raises(DataError, match="holds 1 labels for 2 images"):
-        load("stl10", "train", small_stl10(bytes([1])))
+        load_small(bytes([1]))
 
 
 def test_a_broken_image_is_noticed(pictures):

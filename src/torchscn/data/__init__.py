@@ -2,19 +2,22 @@
 
 from torchscn.data.augment import Augmentation, Draws
 from torchscn.data.batches import Batches
-from torchscn.data.catalog import DatasetStatus, list_datasets, load, status
-from torchscn.data.download import download
+from torchscn.data.catalog import DATASETS, download, list_datasets, load, status
+from torchscn.data.dataset import Dataset, DatasetStatus, FileDataset
 from torchscn.data.errors import DataError
 from torchscn.data.folder import read_image
 from torchscn.data.image_set import ImageSet
 from torchscn.data.normalize import Normalization
 
 __all__ = [
+    "DATASETS",
     "Augmentation",
     "Batches",
     "DataError",
+    "Dataset",
     "DatasetStatus",
     "Draws",
+    "FileDataset",
     "ImageSet",
     "Normalization",
     "download",

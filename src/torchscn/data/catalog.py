@@ -1,49 +1,21 @@
-"""Data sets by name: load one, list them, and see which are there."""
+"""Data sets by name: load one, list them, see which are there, download one."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from torchscn.data import cifar, digits, folder, mnist, stl10
-from torchscn.data.errors import DataError, check_choice
-from torchscn.data.files import Source, check_md5, check_size, find_data_dir, how_to_get, md5_of_file
+from torchscn.data import folder
+from torchscn.data.cifar import CIFAR10, CIFAR100
+from torchscn.data.dataset import SPLITS, Dataset, DatasetStatus
+from torchscn.data.digits import DIGITS
+from torchscn.data.errors import check_choice
+from torchscn.data.fetch import Progress
 from torchscn.data.image_set import ImageSet
+from torchscn.data.mnist import MNIST
+from torchscn.data.stl10 import STL10
 
-__all__ = ["SOURCES", "DatasetStatus", "list_datasets", "load", "status"]
+__all__ = ["DATASETS", "download", "list_datasets", "load", "status"]
 
-SOURCES: dict[str, Source] = {
-    source.name: source for source in (mnist.SOURCE, cifar.CIFAR10, cifar.CIFAR100, stl10.SOURCE)
-}
-_READERS: dict[str, Callable[[str, Path], ImageSet]] = {
-    "mnist": mnist.load,
-    "cifar10": cifar.load_cifar10,
-    "cifar100": cifar.load_cifar100,
-    "stl10": stl10.load,
-}
-SPLITS = ("train", "test")
-
-
-@dataclass(frozen=True)
-class DatasetStatus:
-    """Whether a data set is ready to load.
-
-    Args:
-        name: the data set.
-        found: every file is there and looks right.
-        path: the folder its files are in or would go to; ``None`` if no folder is needed or known.
-        missing: names of the files that are not there.
-        problem: what is wrong and what to do, empty if nothing is.
-        source: the address it comes from.
-        total_bytes: size of all its files.
-    """
-
-    name: str
-    found: bool
-    path: Path | None
-    missing: tuple[str, ...]
-    problem: str
-    source: str
-    total_bytes: int
+DATASETS: tuple[Dataset, ...] = (MNIST, CIFAR10, CIFAR100, STL10, DIGITS)
+"""Every data set; to add one, write its file and name it here."""
 
 
 def list_datasets() -> list[str]:
@@ -53,7 +25,7 @@ def list_datasets() -> list[str]:
         >>> list_datasets()
         ['mnist', 'cifar10', 'cifar100', 'stl10', 'digits']
     """
-    return [*SOURCES, "digits"]
+    return [dataset.name for dataset in DATASETS]
 
 
 def load(name: str, split: str = "train", data_dir: str | Path | None = None) -> ImageSet:
@@ -74,13 +46,11 @@ def load(name: str, split: str = "train", data_dir: str | Path | None = None) ->
         >>> load("digits", "test")
         ImageSet('digits': 360 images of 1x8x8, 10 classes)
     """
-    check_choice("split", split, SPLITS)
     if name.startswith(folder.PREFIX):
+        check_choice("split", split, SPLITS)
         return folder.load(name, split)
     check_choice("data set", name, [*list_datasets(), f"{folder.PREFIX}PATH"])
-    if name == "digits":
-        return digits.load(split)
-    return _READERS[name](split, find_data_dir(data_dir))
+    return _find(name).load(split, data_dir)
 
 
 def status(data_dir: str | Path | None = None, *, verify: bool = False) -> list[DatasetStatus]:
@@ -93,35 +63,36 @@ def status(data_dir: str | Path | None = None, *, verify: bool = False) -> list[
     Returns:
         One entry per data set of :func:`list_datasets`.
     """
-    return [*(_source_status(source, data_dir, verify) for source in SOURCES.values()), _digits_status()]
+    return [dataset.status(data_dir, verify=verify) for dataset in DATASETS]
 
 
-def _source_status(source: Source, data_dir: str | Path | None, verify: bool) -> DatasetStatus:
-    path: Path | None = None
-    missing = tuple(file.name for file in source.files)
-    problem = ""
-    try:
-        path = source.folder(find_data_dir(data_dir))
-        missing = source.missing(path)
-        _check_present(source, path, verify)
-        if missing:
-            problem = f"{len(missing)} of {len(source.files)} files are missing. {how_to_get(source.name)}"
-    except DataError as error:
-        problem = str(error)
-    return DatasetStatus(source.name, not problem, path, missing, problem, source.base_url, source.total_bytes)
+def download(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    base_url: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Fetch a data set from its official address; files that are there and right are not fetched again.
+
+    A broken download leaves a ``.part`` file, which the next call resumes. Every file is compared with its official md5
+    before it is moved into place, so the folder holds whole files only.
+
+    Args:
+        name: a data set of :func:`list_datasets`.
+        data_dir: the data folder, made if it does not exist; by default the environment variable ``TORCHSCN_DATA``.
+        base_url: another address to fetch the same files from (a mirror).
+        progress: called with the bytes so far and the total (``None`` if the server does not say).
+
+    Returns:
+        The folder with the files.
+
+    Raises:
+        DataError: unknown name, no connection, or something other than the official files arrived.
+    """
+    check_choice("data set", name, list_datasets())
+    return _find(name).download(data_dir, base_url=base_url, progress=progress)
 
 
-def _check_present(source: Source, path: Path, verify: bool) -> None:
-    for file in source.files:
-        located = file.locate(path)
-        if located is None:
-            continue
-        form, file_path = located
-        check_size(form, file_path, source.name)
-        if verify:
-            check_md5(form, file_path, md5_of_file(file_path), source.name)
-
-
-def _digits_status() -> DatasetStatus:
-    found = digits.is_available()
-    return DatasetStatus("digits", found, None, (), "" if found else digits.NEEDED, "scikit-learn", 0)
+def _find(name: str) -> Dataset:
+    return next(dataset for dataset in DATASETS if dataset.name == name)

@@ -6,16 +6,19 @@ References:
     Krizhevsky: Learning multiple layers of features from tiny images (2009).
 """
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from torchscn.data.dataset import FileDataset
 from torchscn.data.errors import DataError
-from torchscn.data.files import OfficialFile, Source, how_to_get, read_split
+from torchscn.data.files import Content, OfficialFile, Source, how_to_get
 from torchscn.data.image_set import ImageSet
 
-__all__ = ["CIFAR10", "CIFAR10_CLASSES", "CIFAR100", "CIFAR100_CLASSES", "load_cifar10", "load_cifar100", "parse"]
+__all__ = ["CIFAR10", "CIFAR10_CLASSES", "CIFAR100", "CIFAR100_CLASSES", "parse"]
 
 BASE_URL = "https://www.cs.toronto.edu/~kriz/"
 IMAGE_SHAPE = (3, 32, 32)
@@ -34,7 +37,7 @@ wolf woman worm
 """
 CIFAR100_CLASSES = tuple(_FINE_NAMES.split())
 
-CIFAR10 = Source(
+CIFAR10_SOURCE = Source(
     name="cifar10",
     folders=("cifar10", "cifar-10-batches-bin"),
     train=(
@@ -49,7 +52,7 @@ CIFAR10 = Source(
     archive=OfficialFile("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
 )
 
-CIFAR100 = Source(
+CIFAR100_SOURCE = Source(
     name="cifar100",
     folders=("cifar100", "cifar-100-binary"),
     train=(OfficialFile("train.bin", "6172c7755cfe09b2fe270c85cebc1b15", 153_700_000),),
@@ -59,33 +62,13 @@ CIFAR100 = Source(
 )
 
 
-def load_cifar10(split: str, data_dir: Path) -> ImageSet:
-    """Read one split of CIFAR-10.
-
-    Args:
-        split: ``"train"`` or ``"test"``.
-        data_dir: the data folder.
-
-    Returns:
-        Images ``(n, 3, 32, 32)`` and their classes.
-    """
-    return _load(CIFAR10, CIFAR10_CLASSES, 1, split, data_dir)
-
-
-def load_cifar100(split: str, data_dir: Path) -> ImageSet:
-    """Read one split of CIFAR-100 with its 100 fine labels; arguments as for :func:`load_cifar10`."""
-    return _load(CIFAR100, CIFAR100_CLASSES, 2, split, data_dir)
-
-
-def _load(source: Source, classes: tuple[str, ...], n_label_bytes: int, split: str, data_dir: Path) -> ImageSet:
-    parts = [
-        parse(content, path, source.name, classes, n_label_bytes)
-        for path, content in read_split(source, split, data_dir)
-    ]
+def _decode(files: Sequence[Content], name: str, classes: tuple[str, ...], n_label_bytes: int) -> ImageSet:
+    """Images ``(n, 3, 32, 32)`` of all files together, and their classes."""
+    parts = [parse(content, path, name, classes, n_label_bytes) for path, content in files]
     if len(parts) == 1:
         return parts[0]
     images = torch.cat([part.images for part in parts])
-    return ImageSet(source.name, images, torch.cat([part.labels for part in parts]), classes)
+    return ImageSet(name, images, torch.cat([part.labels for part in parts]), classes)
 
 
 def parse(content: bytes, path: Path, name: str, classes: tuple[str, ...], n_label_bytes: int = 1) -> ImageSet:
@@ -121,3 +104,11 @@ def parse(content: bytes, path: Path, name: str, classes: tuple[str, ...], n_lab
         )
     images = records[:, n_label_bytes:].copy().reshape(-1, *IMAGE_SHAPE)
     return ImageSet(name, torch.from_numpy(images), torch.from_numpy(labels), classes)
+
+
+CIFAR10 = FileDataset(
+    "CIFAR-10", CIFAR10_SOURCE, partial(_decode, name="cifar10", classes=CIFAR10_CLASSES, n_label_bytes=1)
+)
+CIFAR100 = FileDataset(
+    "CIFAR-100", CIFAR100_SOURCE, partial(_decode, name="cifar100", classes=CIFAR100_CLASSES, n_label_bytes=2)
+)

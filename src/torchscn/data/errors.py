@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["DataError"]
+__all__ = ["DataError", "check_choice", "check_count"]
 
 
 class DataError(ValueError):

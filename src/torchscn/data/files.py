@@ -8,10 +8,25 @@ from pathlib import Path
 
 from torchscn.data.errors import DataError
 
-__all__ = ["OfficialFile", "Source", "check_size", "find_data_dir", "read_checked"]
+__all__ = [
+    "CHUNK_BYTES",
+    "Content",
+    "OfficialFile",
+    "Source",
+    "check_md5",
+    "check_size",
+    "find_data_dir",
+    "how_to_get",
+    "md5_of_file",
+    "read_checked",
+    "read_split",
+]
 
 ENVIRONMENT = "TORCHSCN_DATA"
 CHUNK_BYTES = 1 << 20
+
+Content = tuple[Path, bytes]
+"""The path of a file that was read, and what was in it."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +37,7 @@ class OfficialFile:
         name: its file name.
         md5: its official md5.
         size: its bytes; ``None`` where only the md5 was published.
-        unpacked: the same content outside its compression, accepted in its place.
+        unpacked: the same content outside its compression, accepted instead.
     """
 
     name: str
@@ -106,13 +121,13 @@ def find_data_dir(data_dir: str | Path | None, *, create: bool = False) -> Path:
     return folder
 
 
-def read_split(source: Source, split: str, data_dir: Path) -> list[tuple[Path, bytes]]:
+def read_split(source: Source, split: str, data_dir: Path) -> list[Content]:
     """Path and checked content of every file of one split, in the order of ``source``."""
     folder = source.folder(data_dir)
     return [read_checked(file, folder, source) for file in source.of_split(split)]
 
 
-def read_checked(file: OfficialFile, folder: Path, source: Source) -> tuple[Path, bytes]:
+def read_checked(file: OfficialFile, folder: Path, source: Source) -> Content:
     """Content of a file, after its size and md5 were found to be the official ones.
 
     Args:

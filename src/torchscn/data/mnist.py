@@ -6,17 +6,19 @@ References:
 
 import gzip
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from torchscn.data.dataset import FileDataset
 from torchscn.data.errors import DataError
-from torchscn.data.files import OfficialFile, Source, how_to_get, read_split
+from torchscn.data.files import Content, OfficialFile, Source, how_to_get
 from torchscn.data.image_set import ImageSet
 
-__all__ = ["CLASSES", "SOURCE", "load", "parse_idx"]
+__all__ = ["CLASSES", "MNIST", "parse_idx"]
 
 CLASSES = tuple("0123456789")
 UNSIGNED_BYTES = 8  # the third byte of an idx file names the type of its numbers
@@ -65,17 +67,9 @@ SOURCE = Source(
 )
 
 
-def load(split: str, data_dir: Path) -> ImageSet:
-    """Read one split of MNIST.
-
-    Args:
-        split: ``"train"`` or ``"test"``.
-        data_dir: the data folder.
-
-    Returns:
-        Images ``(n, 1, 28, 28)`` and their digits.
-    """
-    (images_path, images_bytes), (labels_path, labels_bytes) = read_split(SOURCE, split, data_dir)
+def _decode(files: Sequence[Content]) -> ImageSet:
+    """Images ``(n, 1, 28, 28)`` and their digits."""
+    (images_path, images_bytes), (labels_path, labels_bytes) = files
     images = parse_idx(images_bytes, images_path, n_dims=3)
     labels = parse_idx(labels_bytes, labels_path, n_dims=1)
     return _image_set(images, labels, labels_path)
@@ -129,3 +123,6 @@ def _image_set(images: Tensor, labels: Tensor, labels_path: Path) -> ImageSet:
     if len(labels) and labels.max() > 9:
         raise DataError(f"{labels_path} holds the label {labels.max()}, expected 0 to 9. {how_to_get(SOURCE.name)}")
     return ImageSet(SOURCE.name, images[:, None], labels.long(), CLASSES)
+
+
+MNIST = FileDataset("MNIST", SOURCE, _decode)

@@ -6,17 +6,19 @@ References:
     Coates, Lee, Ng: An analysis of single-layer networks in unsupervised feature learning (2011).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from torchscn.data.dataset import FileDataset
 from torchscn.data.errors import DataError
-from torchscn.data.files import OfficialFile, Source, how_to_get, read_split
+from torchscn.data.files import Content, OfficialFile, Source, how_to_get
 from torchscn.data.image_set import ImageSet
 
-__all__ = ["CLASSES", "SOURCE", "load", "parse_images", "parse_labels"]
+__all__ = ["CLASSES", "STL10", "parse_images", "parse_labels"]
 
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 SIDE = 96
@@ -38,17 +40,9 @@ SOURCE = Source(
 )
 
 
-def load(split: str, data_dir: Path) -> ImageSet:
-    """Read one labelled split of STL-10.
-
-    Args:
-        split: ``"train"`` or ``"test"``.
-        data_dir: the data folder.
-
-    Returns:
-        Images ``(n, 3, 96, 96)`` and their classes.
-    """
-    (images_path, images_bytes), (labels_path, labels_bytes) = read_split(SOURCE, split, data_dir)
+def _decode(files: Sequence[Content]) -> ImageSet:
+    """Images ``(n, 3, 96, 96)`` and their classes."""
+    (images_path, images_bytes), (labels_path, labels_bytes) = files
     images = parse_images(images_bytes, images_path)
     labels = parse_labels(labels_bytes, labels_path)
     if len(images) != len(labels):
@@ -101,3 +95,6 @@ def parse_labels(content: bytes, path: Path) -> Tensor:
     if wrong.size:
         raise DataError(f"{path} holds the label {wrong[0]}, expected 1 to 10. {how_to_get(SOURCE.name)}")
     return torch.from_numpy(labels - 1)
+
+
+STL10 = FileDataset("STL-10", SOURCE, _decode)

@@ -11,12 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
-from torchscn.data import digits
-from torchscn.data.catalog import SOURCES, list_datasets
-from torchscn.data.errors import DataError, check_choice
-from torchscn.data.files import CHUNK_BYTES, OfficialFile, Source, check_md5, check_size, find_data_dir, md5_of_file
+from torchscn.data.errors import DataError
+from torchscn.data.files import CHUNK_BYTES, OfficialFile, Source, check_md5, check_size, md5_of_file
 
-__all__ = ["Progress", "download"]
+__all__ = ["Progress", "fetch_files"]
 
 Progress = Callable[[int, int | None], None]
 
@@ -28,21 +26,14 @@ class _BrokenConnectionError(Exception):
     """The server stopped before the end; what arrived is kept and can be resumed."""
 
 
-def download(
-    name: str,
-    data_dir: str | Path | None = None,
-    *,
-    base_url: str | None = None,
-    progress: Progress | None = None,
+def fetch_files(
+    source: Source, data_dir: Path, *, base_url: str | None = None, progress: Progress | None = None
 ) -> Path:
-    """Fetch a data set from its official address; files that are there and right are not fetched again.
-
-    A broken download leaves a ``.part`` file, which the next call resumes. Every file is compared with its official md5
-    before it is moved into place, so the folder holds whole files only.
+    """Fetch what is missing or wrong of a data set's files; a broken download is resumed by the next call.
 
     Args:
-        name: a data set of ``list_datasets()``.
-        data_dir: the data folder, made if it does not exist; by default the environment variable ``TORCHSCN_DATA``.
+        source: the files.
+        data_dir: the data folder, which exists.
         base_url: another address to fetch the same files from (a mirror).
         progress: called with the bytes so far and the total (``None`` if the server does not say).
 
@@ -50,14 +41,9 @@ def download(
         The folder with the files.
 
     Raises:
-        DataError: unknown name, no connection, or something else than the official files arrived.
+        DataError: no connection, or something other than the official files arrived.
     """
-    check_choice("data set", name, list_datasets())
-    if name == "digits":
-        raise DataError(digits.NEEDED if not digits.is_available() else "The digits come with scikit-learn: just load.")
-    source = SOURCES[name]
-    root = find_data_dir(data_dir, create=True)
-    folder = source.folder(root)
+    folder = source.folder(data_dir)
     wanted = [file for file in source.files if not _is_right(file, folder)]
     if not wanted:
         return folder
@@ -138,7 +124,7 @@ def _receive(url: str, part: Path, report: Progress) -> None:
             resumed = response.status == 206 and _range_start(response) == have
             if response.status == 206 and not resumed:
                 part.unlink()
-                raise _BrokenConnectionError("the server resumed at another place than asked")
+                raise _BrokenConnectionError("the server resumed at another position than the one asked for")
             _write(response, part, have if resumed else 0, report)
     except urllib.error.HTTPError as error:
         with error:

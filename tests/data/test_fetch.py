@@ -9,9 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from torchscn.data import DataError, catalog, download, mnist
-from torchscn.data import stl10 as stl10_module
+from torchscn.data import DataError, catalog, download
 from torchscn.data.files import OfficialFile
+from torchscn.data.mnist import MNIST
+from torchscn.data.stl10 import STL10
 
 
 @dataclass
@@ -80,9 +81,10 @@ def official(name: str, content: bytes) -> OfficialFile:
 @pytest.fixture
 def small_mnist(site, monkeypatch):
     """Four short files behind the names of MNIST; returns their contents."""
-    contents = {file.name: bytes([i]) * (1000 + i) for i, file in enumerate(mnist.SOURCE.files)}
+    contents = {file.name: bytes([i]) * (1000 + i) for i, file in enumerate(MNIST.source.files)}
     files = [official(name, content) for name, content in contents.items()]
-    monkeypatch.setitem(catalog.SOURCES, "mnist", replace(mnist.SOURCE, train=tuple(files[:2]), test=tuple(files[2:])))
+    source = replace(MNIST.source, train=tuple(files[:2]), test=tuple(files[2:]))
+    monkeypatch.setattr(catalog, "DATASETS", (replace(MNIST, source=source),))
     site.files.update(contents)
     return contents
 
@@ -101,7 +103,7 @@ def tar_gz(members: dict[str, bytes], links: dict[str, str] | None = None) -> by
     return stream.getvalue()
 
 
-STL10 = {file.name: f"content of {file.name}".encode() for file in stl10_module.SOURCE.files}
+CONTENTS = {file.name: f"content of {file.name}".encode() for file in STL10.source.files}
 
 
 @pytest.fixture
@@ -109,14 +111,14 @@ def small_stl10(site, monkeypatch):
     """Offer an archive as that of STL-10."""
 
     def offer(archive: bytes) -> None:
-        files = [official(name, content) for name, content in STL10.items()]
+        files = [official(name, content) for name, content in CONTENTS.items()]
         source = replace(
-            stl10_module.SOURCE,
+            STL10.source,
             train=tuple(files[:2]),
             test=tuple(files[2:]),
             archive=replace(official("stl10_binary.tar.gz", archive), size=None),
         )
-        monkeypatch.setitem(catalog.SOURCES, "stl10", source)
+        monkeypatch.setattr(catalog, "DATASETS", (replace(STL10, source=source),))
         site.files["stl10_binary.tar.gz"] = archive
 
     return offer
@@ -213,33 +215,33 @@ def test_an_unreachable_server_is_named(site, small_mnist, tmp_path):
 
 
 def test_an_archive_is_unpacked_and_removed(site, small_stl10, tmp_path):
-    small_stl10(tar_gz({"stl10_binary/unlabeled_X.bin": b"much"} | in_archive(STL10)))
-    assert everything_in(download("stl10", tmp_path, base_url=site.url)) == STL10
-    assert sorted(path.name for path in (tmp_path / "stl10").iterdir()) == sorted(STL10)
+    small_stl10(tar_gz({"stl10_binary/unlabeled_X.bin": b"much"} | in_archive(CONTENTS)))
+    assert everything_in(download("stl10", tmp_path, base_url=site.url)) == CONTENTS
+    assert sorted(path.name for path in (tmp_path / "stl10").iterdir()) == sorted(CONTENTS)
 
 
 def test_a_whole_archive_left_behind_is_used_again(site, small_stl10, tmp_path):
-    archive = tar_gz(in_archive(STL10))
+    archive = tar_gz(in_archive(CONTENTS))
     small_stl10(archive)
     (tmp_path / "stl10").mkdir()
     (tmp_path / "stl10" / "stl10_binary.tar.gz").write_bytes(archive)
-    assert everything_in(download("stl10", tmp_path, base_url=site.url)) == STL10
+    assert everything_in(download("stl10", tmp_path, base_url=site.url)) == CONTENTS
     assert site.asked == []
 
 
 def test_nothing_else_leaves_the_archive(site, small_stl10, tmp_path):
     """Paths that climb out, absolute paths and names that are not expected are passed over."""
     evil = {"../evil.bin": b"1", "stl10_binary/../../evil.bin": b"2", str(tmp_path / "evil.bin"): b"3", "notes": b"4"}
-    small_stl10(tar_gz(evil | in_archive(STL10)))
+    small_stl10(tar_gz(evil | in_archive(CONTENTS)))
     folder = download("stl10", tmp_path / "data", base_url=site.url)
-    assert everything_in(tmp_path) == {f"data/stl10/{name}": content for name, content in STL10.items()}
-    assert everything_in(folder) == STL10
+    assert everything_in(tmp_path) == {f"data/stl10/{name}": content for name, content in CONTENTS.items()}
+    assert everything_in(folder) == CONTENTS
 
 
 def test_a_link_in_place_of_a_file_is_refused(site, small_stl10, tmp_path):
     secret = tmp_path / "secret"
-    secret.write_bytes(STL10["test_y.bin"])
-    honest = {name: content for name, content in STL10.items() if name != "test_y.bin"}
+    secret.write_bytes(CONTENTS["test_y.bin"])
+    honest = {name: content for name, content in CONTENTS.items() if name != "test_y.bin"}
     small_stl10(tar_gz(in_archive(honest), links={"stl10_binary/test_y.bin": str(secret)}))
     with pytest.raises(DataError, match=r"does not hold stl10_binary/test_y\.bin"):
         download("stl10", tmp_path / "data", base_url=site.url)
@@ -248,14 +250,14 @@ def test_a_link_in_place_of_a_file_is_refused(site, small_stl10, tmp_path):
 
 @pytest.mark.parametrize("change", [slice(0, 60), slice(60, None)])
 def test_a_damaged_archive_leaves_no_files(site, small_stl10, tmp_path, change):
-    small_stl10(tar_gz(in_archive(STL10))[change])
+    small_stl10(tar_gz(in_archive(CONTENTS))[change])
     with pytest.raises(DataError, match="cannot be unpacked"):
         download("stl10", tmp_path, base_url=site.url)
     assert list(everything_in(tmp_path)) == ["stl10/stl10_binary.tar.gz"]
 
 
 def test_wrong_content_in_the_archive_is_refused(site, small_stl10, tmp_path):
-    small_stl10(tar_gz(in_archive(STL10 | {"test_y.bin": b"contenT of test_y.bin"})))
+    small_stl10(tar_gz(in_archive(CONTENTS | {"test_y.bin": b"contenT of test_y.bin"})))
     with pytest.raises(DataError, match=r"not the official test_y\.bin"):
         download("stl10", tmp_path, base_url=site.url)
     assert list(everything_in(tmp_path)) == ["stl10/stl10_binary.tar.gz"]
