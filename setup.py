@@ -10,6 +10,7 @@ import platform
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
 
 SOURCES = "src/torchscn/kernels/cpu"
 COMMON_FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno"]
@@ -33,6 +34,13 @@ class BuildKernel(build_ext):
         return os.path.join(*fullname.split(".")) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
+        try:
+            self.build_kernel(ext)
+        except (BaseError, CCompilerError):
+            print("torchscn: the CPU kernel could not be built; its plain-torch fallback will be used.", flush=True)
+            raise  # the extension is optional: setuptools goes on without it
+
+    def build_kernel(self, ext: Extension) -> None:
         is_x86 = target_machine().lower() in ("x86_64", "amd64")
         for isa, (width, vectors, flags) in (GENERIC | (X86 if is_x86 else {})).items():
             ext.extra_objects += self.compiler.compile(
@@ -58,7 +66,7 @@ setup(
         Extension(
             "torchscn.kernels._cpu",
             sources=[f"{SOURCES}/library.cpp"],
-            depends=[f"{SOURCES}/block.cpp", f"{SOURCES}/problem.h"],
+            depends=[f"{SOURCES}/{name}" for name in ("block.cpp", "call.h", "platform.h", "problem.h")],
             extra_compile_args=COMMON_FLAGS,
             extra_link_args=["-pthread"],
             language="c++",

@@ -1,6 +1,20 @@
-"""The CPU kernel (``cpu/``, C++), its loader, and the plain-torch sweeps that stand in for it."""
+"""Kernels that sweep over the atoms: compiled ones for the CPU (``cpu/``, C++), and plain torch for everything else."""
 
-from torchscn.kernels.loader import KERNELS, active_kernel, available_kernels, compiled_sweeps
-from torchscn.kernels.torch_sweeps import torch_sweeps
+from torchscn.kernels.cpu import COMPILED_CONSTRAINTS, KERNELS, active_kernel, available_kernels, compiled_sweeps
+from torchscn.kernels.rule import SweepRule, Sweeps
+from torchscn.kernels.torch import torch_sweeps
+from torchscn.problem import Problem
 
-__all__ = ["KERNELS", "active_kernel", "available_kernels", "compiled_sweeps", "torch_sweeps"]
+__all__ = ["KERNELS", "SweepRule", "Sweeps", "active_kernel", "available_kernels", "sweeps_for"]
+
+
+def sweeps_for(problem: Problem) -> Sweeps:
+    """The fastest kernel for a problem; kernels for other devices are entered here.
+
+    Raises:
+        ValueError, RuntimeError: as :func:`active_kernel`.
+    """
+    if not problem.rhs.is_cpu or problem.constraint.kind not in COMPILED_CONSTRAINTS:
+        return torch_sweeps
+    kernel = active_kernel()
+    return torch_sweeps if kernel == "torch" else compiled_sweeps(kernel)

@@ -1,41 +1,107 @@
-"""Find the compiled kernel, choose its instruction set and call it on tensors."""
+"""The checked border to the compiled kernel: load it, choose its instruction set, call it on tensors."""
 
 import ctypes
 import functools
 import os
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["KERNELS", "active_kernel", "available_kernels", "compiled_sweeps"]
+from torchscn.kernels.rule import SweepRule, Sweeps
+from torchscn.problem import OnSupport, Problem, Result
 
-_ISAS = ("generic", "avx2", "avx512")  # in the order of library.cpp
+__all__ = ["COMPILED_CONSTRAINTS", "KERNELS", "active_kernel", "available_kernels", "compiled_sweeps"]
+
+# The numbers of call.h.
+_INTERFACE_VERSION = 1
+_NUMBERS = {torch.float32: 0, torch.float64: 1}
+_ISAS = ("generic", "avx2", "avx512")
+COMPILED_CONSTRAINTS = {"non_negative": 0, "on_support": 1}
+_FAILURES = {  # by what scn_solve returns
+    1: (MemoryError, "there is no memory for its scratch space"),
+    2: (RuntimeError, "it does not know the number type, instruction set or constraint it was asked for"),
+    3: (RuntimeError, "an exception of the C++ library stopped it"),
+}
+
 KERNELS = ("torch", *_ISAS)
 """Every kernel ``TORCHSCN_KERNEL`` can name besides ``auto``."""
 
-_NUMBER_TYPES = {torch.float32: "scn_solve_float32", torch.float64: "scn_solve_float64"}
+_PATH = Path(__file__).with_name("_cpu.so")
+_LARGEST_COUNT = 2**63 - 1
+
+
+class _Call(ctypes.Structure):
+    """ScnCall of call.h, field by field."""
+
+    _fields_ = (
+        ("interface_version", ctypes.c_int64),
+        ("number", ctypes.c_int32),
+        ("isa", ctypes.c_int32),
+        ("constraint", ctypes.c_int32),
+        ("by_block", ctypes.c_int32),
+        ("n_threads", ctypes.c_int64),
+        ("n_signals", ctypes.c_int64),
+        ("n_atoms", ctypes.c_int64),
+        ("max_iter", ctypes.c_int64),
+        ("tol", ctypes.c_double),
+        ("relax", ctypes.c_double),
+        ("ridge", ctypes.c_double),
+        ("rhs", ctypes.c_void_p),
+        ("gram", ctypes.c_void_p),
+        ("shift", ctypes.c_void_p),
+        ("init", ctypes.c_void_p),
+        ("mask", ctypes.c_void_p),
+        ("scale", ctypes.c_void_p),
+        ("offset", ctypes.c_void_p),
+        ("codes", ctypes.c_void_p),
+        ("converged", ctypes.c_void_p),
+        ("most_sweeps", ctypes.c_int64),
+        ("total_sweeps", ctypes.c_int64),
+    )
+
+
+class _Loaded(NamedTuple):
+    """The compiled kernel, or why there is none."""
+
+    library: ctypes.CDLL | None
+    reason: str = ""
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | None:
-    """The compiled kernel, or None where the install could not build it."""
-    path = Path(__file__).with_name("_cpu.so")
-    if not path.exists():
-        return None
-    library = ctypes.CDLL(str(path))
-    pointer, number, count = ctypes.c_void_p, ctypes.c_double, ctypes.c_int64
-    library.scn_use_openmp.argtypes = [pointer]
-    for name in _NUMBER_TYPES.values():
-        getattr(library, name).argtypes = [
-            *[ctypes.c_int] * 2,
-            *[pointer] * 9,
-            *[count] * 2,
-            *[number] * 3,
-            *[ctypes.c_int] * 2,
-            ctypes.POINTER(count),
-        ]
+def _loaded() -> _Loaded:
+    """The compiled kernel; one that is there but of no use is warned about once."""
+    if not _PATH.exists():
+        return _Loaded(None, "the install found no C++ compiler")
+    try:
+        library = _open(_PATH)
+    except OSError as error:
+        warnings.warn(
+            f"The compiled kernel {_PATH} is not usable ({error}); plain torch, which is slower, stands in for it. "
+            "To rebuild it: pip install --force-reinstall torchscn, or in a checkout: pip install -e .",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return _Loaded(None, f"the library {_PATH} is not usable ({error})")
     library.scn_use_openmp(_torch_openmp())
+    return _Loaded(library)
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    """The library at ``path``; OSError if it cannot be loaded or speaks another version of the interface."""
+    library = ctypes.CDLL(str(path))
+    try:
+        library.scn_interface_version.restype = ctypes.c_int64
+        version = library.scn_interface_version()
+    except AttributeError:
+        raise OSError("it is from a version of torchscn that does not say which interface it has") from None
+    if version != _INTERFACE_VERSION:
+        raise OSError(f"its interface has version {version}, this torchscn needs {_INTERFACE_VERSION}")
+    library.scn_use_openmp.argtypes = [ctypes.c_void_p]
+    library.scn_solve.argtypes = [ctypes.POINTER(_Call)]
     return library
 
 
@@ -58,7 +124,7 @@ def available_kernels() -> tuple[str, ...]:
         >>> "torch" in available_kernels()
         True
     """
-    library = _library()
+    library = _loaded().library
     return ("torch",) if library is None else KERNELS[: library.scn_best_isa() + 2]
 
 
@@ -73,70 +139,106 @@ def active_kernel() -> str:
         >>> active_kernel() in available_kernels()
         True
     """
-    wanted = os.environ.get("TORCHSCN_KERNEL") or "auto"
+    return _kernel_named(os.environ.get("TORCHSCN_KERNEL") or "auto")
+
+
+@functools.cache
+def _kernel_named(wanted: str) -> str:
     available = available_kernels()
     if wanted == "auto":
         return available[-1]
     if wanted not in KERNELS:
         raise ValueError(f"TORCHSCN_KERNEL={wanted!r} is not a kernel. Use auto, {', '.join(KERNELS)}, or unset it.")
     if wanted not in available:
-        reason = "the processor does not run it" if len(available) > 1 else "the install found no C++ compiler"
+        reason = _loaded().reason or "the processor does not run it"
         raise RuntimeError(
             f"TORCHSCN_KERNEL={wanted!r} is not available here: {reason}. Available: {', '.join(available)}."
         )
     return wanted
 
 
-def compiled_sweeps(
-    kernel: str,
-    rhs: Tensor,
-    gram: Tensor,
-    *,
-    shift: Tensor | None,
-    init: Tensor | None,
-    support: Tensor | None,
-    tol: float,
-    max_iter: int,
-    relax: float,
-    ridge: float,
-    as_block: bool,
-    in_place: bool = False,
-    affine: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor, int, float]:
-    """Gauss-Seidel sweeps in the compiled kernel; same contract as :func:`torchscn.kernels.torch_sweeps`, and more.
+@functools.cache
+def compiled_sweeps(kernel: str) -> Sweeps:
+    """The compiled sweeps for one instruction set, which must be available.
 
-    Args:
-        as_block: judge a block of up to 64 neighbouring signals as a whole: it is done when the error left, estimated
-            from how fast the changes shrink, is below ``tol`` times its largest code.
-        in_place: write over ``rhs``, which must be contiguous.
-        affine: scale and offset, one per atom: return ``codes * scale + offset``.
+    ``by_block`` judges a block of up to 64 neighbouring signals as a whole: it is done when the error left, estimated
+    from how fast the changes shrink, is below ``tol`` times its largest code.
     """
-    library = _library()
+    library = _loaded().library
     assert library is not None
-    rhs, gram = rhs.detach().contiguous(), gram.detach().contiguous()
-    shift, init, support = (None if t is None else t.detach().contiguous() for t in (shift, init, support))
+    return functools.partial(_solve, library.scn_solve, _ISAS.index(kernel))
+
+
+def _solve(scn_solve: Callable[[_Call], int], isa: int, problem: Problem, rule: SweepRule) -> Result:
+    """Check what the problem is made of and hand it over."""
+    rhs = _checked_rhs(problem.rhs)
     n_signals, n_atoms = rhs.shape
-    codes = rhs if in_place else torch.empty_like(rhs)
-    scale, offset = affine or (None, None)
+    others = _checked_others(problem, rhs.dtype, n_signals, n_atoms)  # lives until the kernel is done with its memory
+    codes = rhs if problem.in_place else torch.empty_like(rhs)
     converged = torch.empty(n_signals, dtype=torch.bool)
-    sweeps = (ctypes.c_int64 * 2)()
-    failed = getattr(library, _NUMBER_TYPES[rhs.dtype])(
-        _ISAS.index(kernel),
+    call = _Call(
+        _INTERFACE_VERSION,
+        _NUMBERS[rhs.dtype],
+        isa,
+        COMPILED_CONSTRAINTS[problem.constraint.kind],
+        rule.by_block,
         torch.get_num_threads(),
-        *(
-            None if t is None else t.data_ptr()
-            for t in (rhs, shift, gram, init, support, codes, converged, scale, offset)
-        ),
         n_signals,
         n_atoms,
-        tol,
-        relax,
-        ridge,
-        min(max_iter, 2**31 - 1),
-        as_block,
-        sweeps,
+        min(rule.max_iter, _LARGEST_COUNT),
+        rule.tol,
+        rule.relax,
+        problem.constraint.ridge(rhs.dtype),
+        rhs.data_ptr(),
+        *[None if tensor is None else tensor.data_ptr() for tensor in others],
+        codes.data_ptr(),
+        converged.data_ptr(),
     )
-    if failed:
-        raise MemoryError(f"the CPU kernel could not allocate its scratch memory for {n_atoms} atoms")
-    most, total = sweeps
-    return codes, converged, most, total / max(n_signals, 1)
+    if status := scn_solve(call):
+        error, reason = _FAILURES[status]
+        raise error(f"the CPU kernel did not solve {n_signals} problems of {n_atoms} atoms: {reason}.")
+    return Result(codes, converged, call.most_sweeps, call.total_sweeps / max(n_signals, 1))
+
+
+def _checked_rhs(rhs: Tensor) -> Tensor:
+    """The right-hand side, contiguous (a copy where it is not, so that nobody's memory is written over)."""
+    if rhs.dtype not in _NUMBERS:
+        raise TypeError(f"rhs must be float32 or float64; got {_name(rhs.dtype)}.")
+    if not rhs.is_cpu or rhs.ndim != 2:
+        raise ValueError(f"rhs must be a matrix on the CPU; got the shape {tuple(rhs.shape)} on {rhs.device}.")
+    return rhs.contiguous()
+
+
+def _checked_others(problem: Problem, dtype: torch.dtype, n_signals: int, n_atoms: int) -> list[Tensor | None]:
+    """The problem's other tensors in the order of the call: gram, shift, init, mask, scale, offset."""
+    constraint, per_code, per_atom = problem.constraint, (n_signals, n_atoms), (n_atoms,)
+    gram = _checked("gram", problem.gram, dtype, (n_atoms, n_atoms))
+    others: list[Tensor | None] = [gram, None, None, None, None, None]
+    if problem.shift is not None:
+        others[1] = _checked("shift", problem.shift, dtype, per_atom)
+    if isinstance(constraint, OnSupport):
+        others[3] = _checked("mask", constraint.mask, dtype, per_code)
+    if problem.init is not None:
+        # Before start() computes with it: that would stretch a wrong shape, or fail in other words.
+        _checked("init", problem.init, dtype, per_code)
+        if (start := problem.start()) is not None:
+            others[2] = start.contiguous()
+    if problem.affine is not None:
+        others[4] = _checked("scale", problem.affine.scale, dtype, per_atom)
+        others[5] = _checked("offset", problem.affine.offset, dtype, per_atom)
+    return others
+
+
+def _checked(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """A tensor that goes with the right-hand side, contiguous."""
+    if tensor.dtype is not dtype:
+        raise TypeError(f"{name} must be {_name(dtype)} like rhs; got {_name(tensor.dtype)}.")
+    if not tensor.is_cpu:
+        raise ValueError(f"{name} must be on the CPU like rhs; got a tensor on {tensor.device}.")
+    if tensor.shape != shape:
+        raise ValueError(f"{name} must have the shape {shape} to go with rhs; got {tuple(tensor.shape)}.")
+    return tensor.contiguous()
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -7,10 +7,8 @@
 // A block lays `lanes` signals side by side: row j of a block holds code j of every signal. Atoms are updated four at a
 // time. Their four residual rows are accumulated over all atoms in registers, then resolved one after the other with
 // the 4 x 4 corner of the Gram matrix: exact Gauss-Seidel with the arithmetic intensity of a matrix product.
+#include "platform.h"
 #include "problem.h"
-
-// Loops over registers must be unrolled early, or the compiler keeps the registers in memory.
-#define SCN_UNROLL _Pragma("GCC unroll 16")
 
 namespace scn {
 namespace {
@@ -21,7 +19,7 @@ template <> struct Bits<double> { using type = std::int64_t; static constexpr ty
 
 template <class T>
 struct Block {
-    static constexpr int kWidth = SCN_BYTES / sizeof(T);
+    static constexpr int kWidth = SCN_BYTES / static_cast<int>(sizeof(T));
     static constexpr int kLanes = kWidth * SCN_VECTORS;
     using Mask = typename Bits<T>::type;
     typedef T Vec __attribute__((vector_size(SCN_BYTES)));
@@ -33,12 +31,20 @@ struct Block {
     static inline Vec magnitude(Vec v) { return (Vec)((VecMask)v & Bits<T>::magnitude); }
     static inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
 
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector)
-#define SCN_REGISTER_TRANSPOSE 1
-#endif
-#endif
-#ifdef SCN_REGISTER_TRANSPOSE
+    // Constraints, one struct each: what becomes of codes that moved freely, and how large the result is. Place i of
+    // `mask` belongs to the first of the codes.
+    struct NonNegative {
+        static inline Vec project(Vec moved, const T*, std::int64_t) { return larger(moved, Vec{}); }
+        static inline Vec size(Vec code) { return code; }
+    };
+    struct OnSupport {
+        static inline Vec project(Vec moved, const T* mask, std::int64_t i) {
+            return load(mask + i) > T(0) ? moved : Vec{};
+        }
+        static inline Vec size(Vec code) { return magnitude(code); }
+    };
+
+#ifdef SCN_HAS_SHUFFLE
     // Lane l of the two rows that exchange their off-diagonal sub-blocks of size kStep.
     static constexpr int upper(int l, int step) { return l & step ? kWidth + l - step : l; }
     static constexpr int lower(int l, int step) { return l & step ? kWidth + l : l + step; }
@@ -101,9 +107,9 @@ struct Block {
     // The largest change and the largest code of every lane in one sweep.
     struct Progress { Vec change[SCN_VECTORS], code[SCN_VECTORS]; };
 
-    // One sweep over all atoms; sums over the first `n_known(j)` codes, since a first sweep from zero knows the rest to be zero.
-    template <bool kMasked>
-    static void sweep(const Problem<T>& problem, std::int64_t padded, bool from_zero, const T* rhs, const T* support,
+    // One sweep over all atoms. The first sweep from zero need not sum over the codes it has not come to yet.
+    template <class Constraint>
+    static void sweep(const Problem<T>& problem, std::int64_t padded, bool from_zero, const T* rhs, const T* mask,
                       T* codes, Progress& progress) {
         for (int v = 0; v < SCN_VECTORS; ++v) progress.change[v] = progress.code[v] = Vec{};
         const T* gram = problem.packed_gram;
@@ -125,19 +131,13 @@ struct Block {
             SCN_UNROLL for (int i = 0; i < kGroup; ++i) {
                 const T step = problem.relax * problem.inverse_diag[j + i];
                 SCN_UNROLL for (int v = 0; v < SCN_VECTORS; ++v) {
-                    T* place = codes + (j + i) * kLanes + v * kWidth;
-                    const Vec old = load(place);
-                    const Vec moved = old + step * residual[i][v];
-                    Vec next;
-                    if constexpr (kMasked) {
-                        next = load(support + (j + i) * kLanes + v * kWidth) > T(0) ? moved : Vec{};
-                    } else {
-                        next = larger(moved, Vec{});
-                    }
-                    store(place, next);
+                    const std::int64_t place = (j + i) * kLanes + v * kWidth;
+                    const Vec old = load(codes + place);
+                    const Vec next = Constraint::project(old + step * residual[i][v], mask, place);
+                    store(codes + place, next);
                     const Vec change = next - old;
                     progress.change[v] = larger(progress.change[v], magnitude(change));
-                    progress.code[v] = larger(progress.code[v], kMasked ? magnitude(next) : next);
+                    progress.code[v] = larger(progress.code[v], Constraint::size(next));
                     SCN_UNROLL for (int below = i + 1; below < kGroup; ++below)
                         residual[below][v] -= corner[i * kGroup + below] * change;
                 }
@@ -154,9 +154,9 @@ struct Block {
         return largest;
     }
 
-    // Judges a block as a whole: puts the error that is left, and the block's largest code, in the place of every lane's
-    // own. Changes that shrink by a factor r from sweep to sweep will add up to the last one times r / (1 - r); the first
-    // sweep (change_before < 0) knows no factor and takes r = 1/2. Returns the change.
+    // Judges a block as a whole: puts the error that is left, and the block's largest code, in the place of every
+    // lane's own. Changes that shrink by a factor r from sweep to sweep will add up to the last one times r / (1 - r);
+    // the first sweep (change_before < 0) knows no factor and takes r = 1/2. Returns the change.
     static T judge_block(Progress& progress, T change_before) {
         const T change = largest_lane(progress.change), code = largest_lane(progress.code);
         T left = change;
@@ -178,27 +178,38 @@ struct Block {
         return any != 0;
     }
 
-    template <bool kMasked>
-    static int iterate(const Problem<T>& problem, std::int64_t padded, const T* rhs, const T* support, T* codes,
-                       Progress& progress) {
+    template <class Constraint>
+    static std::int64_t iterate(const Problem<T>& problem, std::int64_t padded, const T* rhs, const T* mask, T* codes,
+                                Progress& progress) {
         for (int v = 0; v < SCN_VECTORS; ++v) progress.change[v] = progress.code[v] = Vec{} + T(1);
-        int n_iter = 0;
+        std::int64_t n_iter = 0;
         T change = -1;  // of the sweep before; none yet
         while (n_iter < problem.max_iter) {
-            sweep<kMasked>(problem, padded, n_iter == 0 && !problem.init, rhs, support, codes, progress);
+            sweep<Constraint>(problem, padded, n_iter == 0 && !problem.init, rhs, mask, codes, progress);
             ++n_iter;
-            if (problem.as_block) change = judge_block(progress, change);
+            if (!problem.stops_early) continue;
+            if (problem.by_block) change = judge_block(progress, change);
             if (!any_unfinished(progress, problem.tol)) break;
         }
         return n_iter;
+    }
+
+    // iterate() under the constraint the problem names.
+    static std::int64_t iterate_constrained(const Problem<T>& problem, std::int64_t padded, const T* rhs,
+                                            const T* mask, T* codes, Progress& progress) {
+        switch (problem.constraint) {
+            case kNonNegative: return iterate<NonNegative>(problem, padded, rhs, mask, codes, progress);
+            case kOnSupport: return iterate<OnSupport>(problem, padded, rhs, mask, codes, progress);
+        }
+        return 0;
     }
 
     static void fill_rows(T* block, std::int64_t first_row, std::int64_t last_row) {
         for (std::int64_t i = first_row * kLanes; i < last_row * kLanes; i += kWidth) store(block + i, Vec{});
     }
 
-    // NaN in the lanes whose right-hand side is not finite, otherwise 0; such lanes are then solved for zero, so that they
-    // have no part in how their block is judged.
+    // NaN in the lanes whose right-hand side is not finite, otherwise 0; such lanes are then solved for zero, so that
+    // they have no part in how their block is judged.
     static void find_poison(const Problem<T>& problem, std::int64_t padded, T* rhs, Vec* poison) {
         for (int v = 0; v < SCN_VECTORS; ++v) poison[v] = Vec{} + problem.poison;
         for (std::int64_t j = 0; j < padded; ++j)
@@ -209,16 +220,16 @@ struct Block {
     }
 
     static std::size_t scratch_size(const Problem<T>& problem) {
-        return static_cast<std::size_t>(padded_atoms(problem.n_atoms)) * kLanes * (problem.support ? 3 : 2);
+        return static_cast<std::size_t>(padded_atoms(problem.n_atoms)) * kLanes * (problem.mask ? 3 : 2);
     }
 
-    static int solve(const Problem<T>& problem, std::int64_t first, int count, T* scratch) {
-        const std::int64_t n_atoms = problem.n_atoms, padded = padded_atoms(n_atoms), offset = first * n_atoms;
+    static std::int64_t solve(const Problem<T>& problem, std::int64_t first, int count, T* scratch) {
+        const std::int64_t n_atoms = problem.n_atoms, padded = padded_atoms(n_atoms), begin = first * n_atoms;
         T* rhs = scratch;
         T* codes = rhs + padded * kLanes;
-        T* support = problem.support ? codes + padded * kLanes : nullptr;
+        T* mask = problem.mask ? codes + padded * kLanes : nullptr;
 
-        gather(problem.rhs + offset, n_atoms, count, rhs);
+        gather(problem.rhs + begin, n_atoms, count, rhs);
         fill_rows(rhs, n_atoms, padded);
         if (problem.shift)
             for (std::int64_t j = 0; j < n_atoms; ++j)
@@ -226,18 +237,17 @@ struct Block {
                     T* place = rhs + j * kLanes + v * kWidth;
                     store(place, load(place) - problem.shift[j]);
                 }
-        if (problem.init) gather(problem.init + offset, n_atoms, count, codes);
+        if (problem.init) gather(problem.init + begin, n_atoms, count, codes);
         fill_rows(codes, problem.init ? n_atoms : 0, padded);
-        if (support) {
-            gather(problem.support + offset, n_atoms, count, support);
-            fill_rows(support, n_atoms, padded);
+        if (mask) {
+            gather(problem.mask + begin, n_atoms, count, mask);
+            fill_rows(mask, n_atoms, padded);
         }
         Vec poison[SCN_VECTORS];
         find_poison(problem, padded, rhs, poison);
 
         Progress progress;
-        const int n_iter = support ? iterate<true>(problem, padded, rhs, support, codes, progress)
-                                   : iterate<false>(problem, padded, rhs, support, codes, progress);
+        const std::int64_t n_iter = iterate_constrained(problem, padded, rhs, mask, codes, progress);
 
         for (std::int64_t j = 0; j < n_atoms; ++j) {
             const T scale = problem.scale ? problem.scale[j] : T(1), offset = problem.scale ? problem.offset[j] : T(0);
@@ -246,14 +256,13 @@ struct Block {
                 store(place, load(place) * scale + (offset + poison[v]));
             }
         }
-        scatter(codes, n_atoms, count, problem.codes + offset);
-        if (problem.converged)
-            for (int lane = 0; lane < count; ++lane) {
-                const int v = lane / kWidth, l = lane % kWidth;
-                const T finite = T(0) * (progress.code[v][l] + poison[v][l]);
-                problem.converged[first + lane] =
-                    finite == T(0) && progress.change[v][l] <= problem.tol * progress.code[v][l];
-            }
+        scatter(codes, n_atoms, count, problem.codes + begin);
+        for (int lane = 0; lane < count; ++lane) {
+            const int v = lane / kWidth, l = lane % kWidth;
+            const T finite = T(0) * (progress.code[v][l] + poison[v][l]);
+            problem.converged[first + lane] =
+                finite == T(0) && progress.change[v][l] <= problem.tol * progress.code[v][l];
+        }
         return n_iter;
     }
 };
@@ -264,7 +273,9 @@ struct Block {
 #define SCN_JOIN(a, b) SCN_JOIN_(a, b)
 extern const Kernel<float> SCN_JOIN(float32, SCN_ISA);
 extern const Kernel<double> SCN_JOIN(float64, SCN_ISA);
-const Kernel<float> SCN_JOIN(float32, SCN_ISA) = {Block<float>::kLanes, Block<float>::scratch_size, Block<float>::solve};
-const Kernel<double> SCN_JOIN(float64, SCN_ISA) = {Block<double>::kLanes, Block<double>::scratch_size, Block<double>::solve};
+const Kernel<float> SCN_JOIN(float32, SCN_ISA) = {
+    Block<float>::kLanes, Block<float>::scratch_size, Block<float>::solve};
+const Kernel<double> SCN_JOIN(float64, SCN_ISA) = {
+    Block<double>::kLanes, Block<double>::scratch_size, Block<double>::solve};
 
 }  // namespace scn

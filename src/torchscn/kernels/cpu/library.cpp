@@ -1,12 +1,13 @@
-// The library's C interface: picks the instruction set, packs the Gram matrix and hands blocks of signals to threads.
+// The library behind call.h: picks the instruction set, packs the Gram matrix and hands blocks of signals to threads.
+#include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "platform.h"
 #include "problem.h"
 
 namespace scn {
@@ -20,34 +21,27 @@ extern const Kernel<double> float64_avx2, float64_avx512;
 
 namespace {
 
-enum Isa { kGeneric = 0, kAvx2 = 1, kAvx512 = 2 };
-
-template <class T>
-const Kernel<T>* pick(int isa, const Kernel<T>* generic, const Kernel<T>* avx2, const Kernel<T>* avx512) {
-    return isa == kAvx512 ? avx512 : isa == kAvx2 ? avx2 : generic;
-}
 #ifdef SCN_X86
-const Kernel<float>* kernel_for(int isa, float) { return pick(isa, &float32_generic, &float32_avx2, &float32_avx512); }
-const Kernel<double>* kernel_for(int isa, double) { return pick(isa, &float64_generic, &float64_avx2, &float64_avx512); }
+const Kernel<float>* const float32_kernels[] = {&float32_generic, &float32_avx2, &float32_avx512};
+const Kernel<double>* const float64_kernels[] = {&float64_generic, &float64_avx2, &float64_avx512};
 #else
-const Kernel<float>* kernel_for(int, float) { return &float32_generic; }
-const Kernel<double>* kernel_for(int, double) { return &float64_generic; }
+const Kernel<float>* const float32_kernels[] = {&float32_generic};
+const Kernel<double>* const float64_kernels[] = {&float64_generic};
 #endif
 
-// 64-byte aligned memory that is released with its owner.
+// Memory aligned for every instruction set, released with its owner.
 template <class T>
 class Aligned {
 public:
-    explicit Aligned(std::size_t count) {
-        if (posix_memalign(&memory_, 64, (count + 1) * sizeof(T))) throw std::bad_alloc();
-    }
-    ~Aligned() { std::free(memory_); }
+    explicit Aligned(std::size_t count) : memory_(static_cast<T*>(::operator new(count * sizeof(T), kAlignment))) {}
+    ~Aligned() { ::operator delete(memory_, kAlignment); }
     Aligned(const Aligned&) = delete;
     Aligned& operator=(const Aligned&) = delete;
-    T* get() { return static_cast<T*>(memory_); }
+    T* get() { return memory_; }
 
 private:
-    void* memory_ = nullptr;
+    static constexpr std::align_val_t kAlignment{64};
+    T* memory_;
 };
 
 // Copies G into groups of kGroup rows, column by column; returns NaN when an entry is not finite, otherwise 0.
@@ -69,135 +63,146 @@ T pack(const T* gram, std::int64_t n, T ridge, T* packed, T* inverse_diag) {
     return poison;
 }
 
-using Region = void (*)(void*);
-using OpenMpParallel = void (*)(Region, void*, unsigned, unsigned);
 OpenMpParallel openmp_parallel = nullptr;
 
-// Runs region(data) on n_threads threads at once, the caller's included.
-void run_parallel(Region region, void* data, int n_threads) {
-    if (n_threads <= 1) return region(data);
-    if (openmp_parallel) return openmp_parallel(region, data, static_cast<unsigned>(n_threads), 0);
+// Runs region(data) on threads of our own and the caller's. Where the system gives fewer, those there are do the work.
+void run_threads(Region region, void* data, std::int64_t n_threads) {
     std::vector<std::thread> others;
-    for (int i = 1; i < n_threads; ++i) others.emplace_back(region, data);
+    try {
+        others.reserve(static_cast<std::size_t>(n_threads - 1));
+        for (std::int64_t i = 1; i < n_threads; ++i) others.emplace_back(region, data);
+    } catch (const std::system_error&) {
+    } catch (const std::bad_alloc&) {
+    }
     region(data);
     for (std::thread& other : others) other.join();
 }
 
-template <class T>
-struct Work {
-    const Kernel<T>* kernel;
-    const Problem<T>* problem;
-    std::int64_t n_blocks;
-    std::atomic<std::int64_t> next_block{0};
-    std::atomic<int> most_sweeps{0};
-    std::atomic<std::int64_t> total_sweeps{0};
-    std::atomic<bool> out_of_memory{false};
-};
+// Runs region(data), which throws nothing, on up to n_threads threads at once, the caller's included. Work for fewer
+// takes fewer threads of our own; torch's OpenMP pool is always taken whole, as torch itself does: a smaller team would
+// end the threads left out, and torch's next operation would have to start them again.
+void run_parallel(Region region, void* data, std::int64_t n_threads, std::int64_t n_blocks) {
+    if (n_threads <= 1 || n_blocks <= 1) return region(data);
+    if (openmp_parallel) return openmp_parallel(region, data, static_cast<unsigned>(n_threads), 0);
+    run_threads(region, data, std::min(n_threads, n_blocks));
+}
 
-template <class T>
-void solve_blocks(Work<T>& work) {
-    const Problem<T>& problem = *work.problem;
-    Aligned<T> scratch(work.kernel->scratch_size(problem));
-    int most = 0;
-    std::int64_t total = 0;
-    for (std::int64_t block; (block = work.next_block.fetch_add(1)) < work.n_blocks;) {
-        const std::int64_t first = block * work.kernel->lanes;
-        const std::int64_t left = problem.n_signals - first;
-        const int count = static_cast<int>(left < work.kernel->lanes ? left : work.kernel->lanes);
-        const int sweeps = work.kernel->solve_block(problem, first, count, scratch.get());
-        most = sweeps > most ? sweeps : most;
-        total += static_cast<std::int64_t>(sweeps) * count;
-    }
-    work.total_sweeps += total;
-    for (int seen = work.most_sweeps; seen < most && !work.most_sweeps.compare_exchange_weak(seen, most);) {
+// The status that says what is being thrown; to be called where it is caught.
+ScnStatus status_of_exception() noexcept {
+    try {
+        throw;
+    } catch (const std::bad_alloc&) {
+        return kOutOfMemory;
+    } catch (...) {
+        return kFailed;
     }
 }
 
 template <class T>
-void solve_region(void* data) {
+struct Work {
+    const Kernel<T>& kernel;
+    const Problem<T>& problem;
+    const std::int64_t n_blocks;
+    std::atomic<std::int64_t> next_block{0};
+    std::atomic<std::int64_t> most_sweeps{0};
+    std::atomic<std::int64_t> total_sweeps{0};
+    std::atomic<ScnStatus> status{kOk};
+};
+
+// Solves block after block until none is left. Memory is taken only once there is a block to solve.
+template <class T>
+void solve_blocks(Work<T>& work) {
+    std::int64_t block = work.next_block.fetch_add(1);
+    if (block >= work.n_blocks) return;
+    const Problem<T>& problem = work.problem;
+    const std::int64_t lanes = work.kernel.lanes;
+    Aligned<T> scratch(work.kernel.scratch_size(problem));
+    std::int64_t most = 0, total = 0;
+    for (; block < work.n_blocks; block = work.next_block.fetch_add(1)) {
+        const std::int64_t first = block * lanes, count = std::min(lanes, problem.n_signals - first);
+        const std::int64_t sweeps = work.kernel.solve_block(problem, first, static_cast<int>(count), scratch.get());
+        most = std::max(most, sweeps);
+        total += sweeps * count;
+    }
+    work.total_sweeps += total;
+    for (std::int64_t seen = work.most_sweeps; seen < most && !work.most_sweeps.compare_exchange_weak(seen, most);) {
+    }
+}
+
+template <class T>
+void solve_region(void* data) noexcept {
     Work<T>& work = *static_cast<Work<T>*>(data);
     try {
         solve_blocks(work);
-    } catch (const std::bad_alloc&) {
-        work.out_of_memory = true;
+    } catch (...) {
+        work.status = status_of_exception();
     }
 }
 
-// What the C interface takes; the pointers and numbers of Problem, and how to run.
 template <class T>
-struct Call {
-    int isa, n_threads;
-    const T *rhs, *shift, *gram, *init, *support;
-    T* codes;
-    unsigned char* converged;
-    const T *scale, *offset;
-    std::int64_t n_signals, n_atoms;
-    double tol, relax, ridge;
-    int max_iter, as_block;
-};
-
-// Returns 0, or 1 when memory ran out. sweeps[0] receives the most sweeps of any block, sweeps[1] the sum over signals.
-template <class T>
-int solve(const Call<T>& call, std::int64_t* sweeps) try {
+ScnStatus solve(const Kernel<T>& kernel, ScnCall& call) {
     const std::int64_t padded = padded_atoms(call.n_atoms);
     Aligned<T> packed(static_cast<std::size_t>(padded * padded)), inverse_diag(static_cast<std::size_t>(padded));
     Problem<T> problem;
-    problem.rhs = call.rhs;
-    problem.shift = call.shift;
-    problem.init = call.init;
-    problem.support = call.support;
+    problem.constraint = static_cast<ScnConstraint>(call.constraint);
+    problem.rhs = static_cast<const T*>(call.rhs);
+    problem.shift = static_cast<const T*>(call.shift);
+    problem.init = static_cast<const T*>(call.init);
+    problem.mask = static_cast<const T*>(call.mask);
     problem.packed_gram = packed.get();
     problem.inverse_diag = inverse_diag.get();
-    problem.codes = call.codes;
-    problem.scale = call.scale;
-    problem.offset = call.offset;
+    problem.codes = static_cast<T*>(call.codes);
+    problem.scale = static_cast<const T*>(call.scale);
+    problem.offset = static_cast<const T*>(call.offset);
     problem.converged = call.converged;
     problem.n_signals = call.n_signals;
     problem.n_atoms = call.n_atoms;
-    problem.tol = static_cast<T>(call.tol);
-    problem.as_block = call.as_block != 0;
-    problem.relax = static_cast<T>(call.relax);
     problem.max_iter = call.max_iter;
-    problem.poison = pack(call.gram, call.n_atoms, static_cast<T>(call.ridge), packed.get(), inverse_diag.get());
-    Work<T> work;
-    work.kernel = kernel_for(call.isa, T());
-    work.problem = &problem;
-    work.n_blocks = (call.n_signals + work.kernel->lanes - 1) / work.kernel->lanes;
-    run_parallel(solve_region<T>, &work, work.n_blocks > 1 ? call.n_threads : 1);
-    sweeps[0] = work.most_sweeps;
-    sweeps[1] = work.total_sweeps;
-    return work.out_of_memory;
-} catch (const std::bad_alloc&) {
-    return 1;
+    problem.tol = static_cast<T>(call.tol);
+    problem.stops_early = call.tol > 0;
+    problem.by_block = call.by_block != 0;
+    problem.relax = static_cast<T>(call.relax);
+    problem.poison = pack(static_cast<const T*>(call.gram), call.n_atoms, static_cast<T>(call.ridge), packed.get(),
+                          inverse_diag.get());
+    Work<T> work{kernel, problem, (call.n_signals + kernel.lanes - 1) / kernel.lanes};
+    run_parallel(solve_region<T>, &work, call.n_threads, work.n_blocks);
+    call.most_sweeps = work.most_sweeps;
+    call.total_sweeps = work.total_sweeps;
+    return work.status;
+}
+
+// Whether the call is one this build understands.
+bool is_known(const ScnCall& call) {
+    const bool known_constraint =
+        call.constraint == kNonNegative || (call.constraint == kOnSupport && call.mask != nullptr);
+    return known_constraint && call.isa >= kGeneric && call.isa <= best_isa();
+}
+
+ScnStatus solve_call(ScnCall& call) {
+    if (call.interface_version != kInterfaceVersion || !is_known(call)) return kBadCall;
+    call.most_sweeps = call.total_sweeps = 0;
+    if (call.n_signals == 0) return kOk;
+    if (call.n_atoms == 0) {
+        std::memset(call.converged, 1, static_cast<std::size_t>(call.n_signals));
+        return kOk;
+    }
+    if (call.number == kFloat32) return solve(*float32_kernels[call.isa], call);
+    if (call.number == kFloat64) return solve(*float64_kernels[call.isa], call);
+    return kBadCall;
 }
 
 }  // namespace
 }  // namespace scn
 
-#define SCN_EXPORT extern "C" __attribute__((visibility("default")))
+SCN_EXPORT std::int64_t scn_interface_version() { return kInterfaceVersion; }
 
-// The best instruction set this processor runs: 0 generic, 1 avx2, 2 avx512.
-SCN_EXPORT int scn_best_isa() {
-#ifdef SCN_X86
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) return scn::kAvx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return scn::kAvx2;
-#endif
-    return scn::kGeneric;
+SCN_EXPORT int scn_best_isa() { return scn::best_isa(); }
+
+SCN_EXPORT void scn_use_openmp(void* gomp_parallel) { scn::openmp_parallel = scn::openmp_parallel_at(gomp_parallel); }
+
+// No C++ exception may leave the library: whoever called it knows nothing of them.
+SCN_EXPORT int scn_solve(ScnCall* call) try {
+    return scn::solve_call(*call);
+} catch (...) {
+    return scn::status_of_exception();
 }
-
-// Hands over the GOMP_parallel of the OpenMP runtime that torch uses, so that both share one pool of threads.
-SCN_EXPORT void scn_use_openmp(void* gomp_parallel) {
-    scn::openmp_parallel = reinterpret_cast<scn::OpenMpParallel>(gomp_parallel);
-}
-
-#define SCN_DEFINE_SOLVE(name, T)                                                                                  \
-    SCN_EXPORT int name(int isa, int n_threads, const T* rhs, const T* shift, const T* gram, const T* init,        \
-                        const T* support, T* codes, unsigned char* converged, const T* scale, const T* offset,     \
-                        std::int64_t n_signals, std::int64_t n_atoms, double tol, double relax, double ridge,      \
-                        int max_iter, int as_block, std::int64_t* sweeps) {                                        \
-        return scn::solve<T>({isa, n_threads, rhs, shift, gram, init, support, codes, converged, scale, offset,    \
-                              n_signals, n_atoms, tol, relax, ridge, max_iter, as_block},                          \
-                             sweeps);                                                                              \
-    }
-SCN_DEFINE_SOLVE(scn_solve_float32, float)
-SCN_DEFINE_SOLVE(scn_solve_float64, double)
