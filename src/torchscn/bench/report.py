@@ -1,7 +1,6 @@
 """Results of the benchmarks: run, keep, print, draw."""
 
 import json
-import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import torchscn
 from torchscn.bench.suites import SUITES
-from torchscn.kernels import active_kernel
+from torchscn.environment import describe_environment
 
 __all__ = ["draw", "load_results", "print_table", "run_suite", "save_results"]
 
@@ -33,22 +31,10 @@ def run_suite(name: str, rounds: int) -> dict[str, Any]:
 
 
 def _machine() -> dict[str, Any]:
-    return {
-        "processor": _processor(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "threads": torch.get_num_threads(),
-        "kernel": active_kernel(),
-        "torch": torch.__version__,
-        "torchscn": torchscn.__version__,
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+    """What of the environment stands beside the figures, in this order."""
+    environment = describe_environment()
+    environment["system"] = environment["machine"]
+    return {key: environment[key] for key in ("processor", "system", "threads", "kernel", "torch", "torchscn")}
 
 
 def save_results(folder: Path, result: dict[str, Any]) -> Path:
@@ -91,7 +77,11 @@ def _readable(key: str, value: Any) -> str:
 
 
 def draw(folder: Path, output: Path) -> list[Path]:
-    """Pictures and a page of tables of what the kept results hold; returns the files."""
+    """Pictures and a page of tables of what the kept results hold; returns the files.
+
+    Raises:
+        ValueError: the folder holds no results, or there is no matplotlib to draw with.
+    """
     results = {name: result for name, result in load_results(folder).items() if name in SUITES}
     output.mkdir(parents=True, exist_ok=True)
     tables = output / "tables.md"
@@ -117,8 +107,10 @@ def _columns(result: dict[str, Any]) -> list[str]:
 
 
 def _figure(columns: int) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError("the pictures need matplotlib: pip install torchscn[plot]") from error
     figure = Figure(figsize=(4.6 * columns, 3.6), layout="constrained")
     return figure, figure.subplots(1, columns)
 

@@ -15,10 +15,10 @@ from torchscn.bench.competitors.fused_fista import fused_fista
 from torchscn.bench.competitors.unrolled import two_steps
 from torchscn.bench.problems import DENSE, ImageBatch, layer_sizes
 from torchscn.bench.timing import best_times, peak_memory
-from torchscn.functional import sparse_code
+from torchscn.functional import nonneg_qp, sparse_code
 from torchscn.layers import SparseCoding2d
 from torchscn.models import create_model
-from torchscn.objective import gram_matrix
+from torchscn.problem import gram_matrix
 
 __all__ = ["SUITES"]
 
@@ -29,23 +29,31 @@ def solvers(rounds: int) -> Rows:
     """One dense problem: our solver against FISTA, SPAMS and scikit-learn, each with its error."""
     x, D = DENSE.make()
     exact = sparse_code(x.double(), D.double(), 0.0, DENSE.lam2, solver="active_set")
-    spams_input, sklearn_input = spams_lasso.prepare(x, D), scikit_learn.prepare(x, D, DENSE.lam2)
-    n_threads = torch.get_num_threads()
+    runs = _dense_runs(x, D, DENSE.lam2)
+    errors = {name: float((run() - exact).norm() / exact.norm()) for name, run in runs.items()}
+    return _ratio_rows(best_times(runs, rounds), {name: {"error": errors[name]} for name in runs})
+
+
+def _dense_runs(x: Tensor, D: Tensor, lam2: float) -> dict[str, Callable[[], Tensor]]:
+    """Every way to code ``x`` that is installed here, ours first."""
 
     def coordinate(tol: float) -> Callable[[], Tensor]:
-        return lambda: sparse_code(x, D, 0.0, DENSE.lam2, solver="coordinate", tol=tol)
+        return lambda: sparse_code(x, D, 0.0, lam2, solver="coordinate", tol=tol)
 
     runs: dict[str, Callable[[], Tensor]] = {
         "coordinate, tol 2e-3": coordinate(2e-3),
         "coordinate, tol 1e-2": coordinate(1e-2),
         "coordinate, tol 1e-6": coordinate(1e-6),
-        "FISTA, 50 steps": lambda: fused_fista(x @ D.T, gram_matrix(D, DENSE.lam2)),
-        "SPAMS lasso": lambda: spams_lasso.solve(*spams_input, DENSE.lam2, n_threads),
-        "scikit-learn lasso_cd": lambda: scikit_learn.solve(*sklearn_input, 1000),
-        "scikit-learn, 30 passes": lambda: scikit_learn.solve(*sklearn_input, 30),
+        "FISTA, 50 steps": lambda: fused_fista(x @ D.T, gram_matrix(D, lam2)),
     }
-    errors = {name: float((run() - exact).norm() / exact.norm()) for name, run in runs.items()}
-    return _ratio_rows(best_times(runs, rounds), {name: {"error": errors[name]} for name in runs})
+    if spams_lasso.PACKAGE.is_installed():
+        spams_input, n_threads = spams_lasso.prepare(x, D), torch.get_num_threads()
+        runs["SPAMS lasso"] = lambda: spams_lasso.solve(*spams_input, lam2, n_threads)
+    if scikit_learn.PACKAGE.is_installed():
+        sklearn_input = scikit_learn.prepare(x, D, lam2)
+        runs["scikit-learn lasso_cd"] = lambda: scikit_learn.solve(*sklearn_input, 1000)
+        runs["scikit-learn, 30 passes"] = lambda: scikit_learn.solve(*sklearn_input, 30)
+    return runs
 
 
 def layers(rounds: int) -> Rows:
@@ -181,8 +189,6 @@ def _normal_form(n_signals: int, n_atoms: int) -> tuple[Tensor, Tensor]:
 
 
 def _sweeps(rhs: Tensor, gram: Tensor, n: int) -> Callable[[], None]:
-    from torchscn.functional import nonneg_qp
-
     def run() -> None:
         nonneg_qp(rhs, gram, solver="coordinate", tol=0, max_iter=n)
 

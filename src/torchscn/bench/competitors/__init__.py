@@ -1,1 +1,1 @@
-"""Other ways to do the same, one a file."""
+"""Other ways to do the same, one per file. What a competitor needs installed is its ``PACKAGE``."""

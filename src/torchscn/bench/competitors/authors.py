@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchscn.bench.competitors.fused_fista import fused_fista
 from torchscn.layers import SparseCoding2d
-from torchscn.objective import gram_matrix
+from torchscn.problem import gram_matrix
 
 __all__ = ["AuthorsLayer", "replace_layers"]
 
@@ -61,7 +61,7 @@ def _dense_solve(grad: Tensor, gram: Tensor, support: Tensor) -> Tensor:
 
 
 def replace_layers(model: nn.Module, make: Any = AuthorsLayer) -> nn.Module:
-    """Put ``make(layer)`` in the place of every sparse coding layer of ``model``."""
+    """Replace every sparse coding layer of ``model`` with ``make(layer)``."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, SparseCoding2d):

@@ -1,4 +1,4 @@
-"""The paper's 50 FISTA steps, written for speed: one fused product and in-place arithmetic a step."""
+"""The paper's 50 FISTA steps, written for speed: one fused product and in-place arithmetic per step."""
 
 import torch
 from torch import Tensor

@@ -7,7 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["prepare", "solve"]
+from torchscn.bench.packages import Package
+
+__all__ = ["PACKAGE", "prepare", "solve"]
+
+PACKAGE = Package("scikit-learn", module="sklearn", install="scikit-learn")
 
 
 def prepare(x: Tensor, dictionary: Tensor, lam2: float) -> tuple[Any, Any]:

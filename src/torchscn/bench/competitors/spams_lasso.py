@@ -6,7 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["prepare", "solve"]
+from torchscn.bench.packages import Package
+
+__all__ = ["PACKAGE", "prepare", "solve"]
+
+PACKAGE = Package("SPAMS", module="spams", install="spams-bin")
 
 
 def prepare(x: Tensor, dictionary: Tensor) -> tuple[Any, Any]:

@@ -1,0 +1,45 @@
+import sys
+
+import pytest
+import torch
+
+from torchscn.bench import run_suite, suites
+from torchscn.bench.problems import DenseProblem
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    """A problem that takes no time."""
+    monkeypatch.setattr(suites, "DENSE", DenseProblem(n_signals=16, n_features=12, n_atoms=8))
+
+
+def measured() -> list[str]:
+    return [row["name"] for row in run_suite("solvers", rounds=1)["rows"]]
+
+
+def test_every_solver_is_measured_with_its_error(capsys):
+    rows = {row["name"]: row for row in run_suite("solvers", rounds=1)["rows"]}
+    assert rows["coordinate, tol 2e-3"]["ratio"] == 1
+    assert rows["coordinate, tol 1e-6"]["error"] < 1e-5
+    assert {"SPAMS lasso", "scikit-learn lasso_cd", "scikit-learn, 30 passes"} <= rows.keys()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "missing", "package"),
+    [("spams", "SPAMS", "spams-bin"), ("sklearn", "scikit-learn", "scikit-learn")],
+)
+def test_a_competitor_that_is_not_installed_is_left_out(monkeypatch, capsys, module, missing, package):
+    monkeypatch.setitem(sys.modules, module, None)
+    names = measured()
+    assert "FISTA, 50 steps" in names
+    assert not any(name.startswith(missing) for name in names)
+    assert len(names) >= 5
+    assert capsys.readouterr().err == f"{missing} is left out, it is not installed: pip install {package}\n"
+
+
+def test_threads_are_left_as_they_were(monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setattr(suites, "_normal_form", lambda n_signals, n_atoms: (torch.ones(4, 2), torch.eye(2)))
+    run_suite("scaling", rounds=1)
+    assert torch.get_num_threads() == before
