@@ -21,7 +21,7 @@ bench: .venv/ready  ## measure everything side by side with others (half an hour
 	$(BIN)/scn bench all --threads 2 --output benchmarks/results --draw docs/benchmarks
 
 results: .venv/ready  ## bring docs/results.md, its pictures and the README up to date with the recorded runs
-	$(BIN)/scn results
+	$(BIN)/python -m tools.results
 
 lint: .venv/ready
 	$(BIN)/ruff check

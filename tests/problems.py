@@ -1,9 +1,9 @@
 """Problems for the tests, named for what is hard about them."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from torchscn.objective import gradient
+from torchscn.problem import gradient
 
 
 def random_dictionary(n_atoms: int, n_features: int, seed: int = 0) -> Tensor:
@@ -60,3 +60,17 @@ def support_margin(x: Tensor, dictionary: Tensor, codes: Tensor, lam1: float | T
     """How far the nearest entry is from changing sides: the smallest positive code or off-support gradient."""
     grad = gradient(x, dictionary, codes, lam1, lam2)
     return torch.where(codes > 0, codes, grad).min().item()
+
+
+class Residual(nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x):
+        return x + self.block(x)
+
+
+def with_residual(model):
+    model.blocks[1] = Residual(model.blocks[1])
+    return model

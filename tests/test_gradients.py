@@ -120,10 +120,12 @@ def test_operator_passes_torch_library_checks():
     gram = (D @ D.T).requires_grad_()
     shift = torch.full((5,), 0.01, dtype=torch.float64).requires_grad_()
     torch.library.opcheck(
-        torch.ops.torchscn.nonneg_qp.default, (rhs, gram, shift, None, "coordinate", 1e-10, None, False)
+        torch.ops.torchscn.solve.default,
+        (rhs, gram, shift, None, "non_negative", [], "coordinate", 1e-10, None, "signal"),
     )
     torch.library.opcheck(
-        torch.ops.torchscn.support_solve.default, (rhs, gram, rhs.detach(), "coordinate", 1e-10, False)
+        torch.ops.torchscn.solve.default,
+        (rhs, gram, None, None, "on_support", [rhs.detach()], "coordinate", 1e-10, None, "signal"),
     )
 
 

@@ -221,3 +221,87 @@ def test_conventions_of_torch():
 def test_output_is_channels_last():
     codes = SparseCoding2d(3, 4)(torch.randn(2, 3, 6, 6))
     assert codes.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: SparseCoding2d(3, 0), ValueError, ["n_atoms", "0"]),
+        (lambda: SparseCoding2d(0, 3), ValueError, ["in_channels"]),
+        (lambda: SparseCoding(2.5, 3), TypeError, ["in_features"]),
+        (lambda: SparseCoding2d(3, 4, kernel_size=2), ValueError, ["even", "padding"]),
+        (lambda: SparseCoding2d(3, 4, kernel_size=(3, 3, 3)), ValueError, ["kernel_size", "2"]),
+        (lambda: SparseCoding2d(3, 4, stride=0), ValueError, ["stride"]),
+        (lambda: SparseCoding2d(3, 4, padding=-1), ValueError, ["padding"]),
+        (lambda: SparseCoding2d(3, 4, lam1=-1.0), ValueError, ["lam1"]),
+        (lambda: SparseCoding2d(3, 4, lam2=-1.0), ValueError, ["lam2"]),
+        (lambda: SparseCoding2d(3, 4, solver="coordinat"), ValueError, ["Did you mean 'coordinate'"]),
+        (lambda: SparseCoding2d(3, 4, grad="unrolled"), ValueError, ["fista"]),
+        (lambda: SparseCoding2d(3, 4, dtype=torch.int64), TypeError, ["int64"]),
+        (
+            lambda: SparseCoding2d(3, 4)(torch.randn(2, 4, 8, 8)),
+            ValueError,
+            ["(batch, 3, height, width)", "(2, 4, 8, 8)"],
+        ),
+        (lambda: SparseCoding2d(3, 4)(torch.randn(8, 8)), ValueError, ["(8, 8)"]),
+        (lambda: SparseCoding2d(3, 4, padding=0)(torch.randn(1, 3, 2, 8)), ValueError, ["smaller than one patch"]),
+        (lambda: SparseCoding2d(3, 4)(torch.ones(1, 3, 8, 8).long()), TypeError, ["float32 or float64", "int64"]),
+        (lambda: SparseCoding2d(3, 4)([1.0]), TypeError, ["torch.Tensor", "list"]),
+        (lambda: SparseCoding1d(3, 4).solve(torch.randn(1, 2, 8)), ValueError, ["(batch, 3, length)"]),
+        (lambda: SparseCoding(3, 4)(torch.randn(2, 4)), ValueError, ["4 features", "have 3"]),
+    ],
+)
+def test_bad_input(make, error, words):
+    with pytest.raises(error) as caught:
+        make()
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_options_are_read_and_assigned_on_the_layer():
+    layer = SparseCoding2d(3, 4, tol=1e-3, max_iter=7)
+    layer.tol, layer.solver, layer.max_iter, layer.lam2 = 1e-5, "active_set", None, 0.1
+    assert (layer.options.tol, layer.options.solver, layer.options.max_iter, layer.lam2) == (
+        1e-5,
+        "active_set",
+        None,
+        0.1,
+    )
+    with pytest.raises(ValueError, match="tol"):
+        layer.tol = -1.0
+    with pytest.raises(TypeError, match="Did you mean 'max_iter'"):
+        SparseCoding2d(3, 4, max_iters=3)
+
+
+def test_options_may_come_as_one_object():
+    options = torchscn.CodingOptions(lam1=0.2, per_atom=True)
+    layer = SparseCoding2d(3, 4, options=options, tol=1e-4)
+    assert (layer.tol, layer.lam1.tolist()) == (1e-4, [pytest.approx(0.2)] * 4)
+    assert options.tol == 1e-2
+
+
+def test_edits_through_data_are_seen():
+    layer = SparseCoding2d(3, 4, tol=1e-6)
+    x = torch.randn(2, 3, 6, 6)
+    scale, offset = torch.ones(4), torch.zeros(4)
+    before, inferred = layer(x), layer.infer(x, scale, offset)
+    layer.dictionary.data.mul_(2)
+    layer.options = layer.options.change(lam2=4e-3)
+    assert_close(layer(x), before / 2, atol=1e-4, rtol=1e-4)
+    assert_close(layer.infer(x, scale, offset), inferred / 2, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("values", [torch.ones(3), torch.ones(4).double(), torch.ones(4, 1)])
+def test_infer_refuses_other_than_one_value_per_atom(values):
+    layer, x, good = SparseCoding2d(3, 4), torch.randn(1, 3, 6, 6), torch.ones(4)
+    for scale, offset in ((values, good), (good, values)):
+        with pytest.raises((TypeError, ValueError), match=r"scale|offset"):
+            layer.infer(x, scale, offset)
+
+
+@pytest.mark.parametrize("layer", [SparseCoding2d(3, 4), SparseCoding1d(3, 4), SparseCoding(3, 4)])
+def test_lam1_of_another_type_is_refused(layer):
+    layer.lam1.data = layer.lam1.data.double()
+    x = torch.randn(2, 3, *[6] * (layer.dictionary.dim() - 2))
+    for call in (layer, layer.solve):
+        with pytest.raises(TypeError, match=r"lam1 is torch\.float64"):
+            call(x)

@@ -14,23 +14,32 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "torchscn"
 # A module may import those before it; "data" stands alone.
 LAYERS = [
+    "lazy",
     "data",
-    "objective",
-    "kernels",
-    "solvers",
-    "implicit",
     "checks",
+    "options",
+    "problem",
+    "tensors",
+    "kernels",
+    "environment",
+    "solvers",
+    "gradients",
     "functional",
+    "patches",
     "layers",
+    "certificates",
     "fusion",
     "weights",
     "network",
     "models",
     "training",
-    "results",
     "bench",
     "cli",
 ]
+# What the maintainers promised themselves about the size of signatures.
+MOST_WITH_TOL_AND_MAX_ITER = 11
+MOST_WITH_MANY_ARGUMENTS = 6
+MANY_ARGUMENTS = 8
 
 SMOKE = """
 import torch, torchscn
@@ -66,6 +75,77 @@ def test_imports_run_one_way(layer):
     assert imported <= allowed
 
 
+def test_every_module_has_its_place():
+    modules = {path.stem for path in SOURCE.glob("*.py")} | {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert modules - {"__init__", "__main__"} == set(LAYERS)
+
+
+def listed_names(path: Path) -> set[str]:
+    """What ``__all__`` of a module lists, or, where it is computed, its stub imports."""
+    stub = path.with_suffix(".pyi")
+    if stub.exists():
+        return {alias.name for node in ast.parse(stub.read_text()).body for alias in getattr(node, "names", ())}
+    assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
+    return set().union(*(ast.literal_eval(node.value) for node in assigned if node.targets[0].id == "__all__"))
+
+
+def test_what_other_modules_import_is_listed():
+    unlisted = []
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("torchscn."):
+                base = SOURCE.parent / node.module.replace(".", "/")
+                package = (base / "__init__.py").exists()
+                home = base / "__init__.py" if package else base.with_suffix(".py")
+                submodules = {child.stem for child in base.iterdir()} if package else set()
+                names = {alias.name for alias in node.names} - submodules - listed_names(home)
+                unlisted += [f"{path.relative_to(SOURCE)}: {node.module}.{name}" for name in sorted(names)]
+    assert not unlisted
+
+
+def argument_names(node: ast.FunctionDef) -> set[str]:
+    arguments = node.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    return {argument.arg for argument in every if argument is not None} - {"self", "cls", "ctx"}
+
+
+def test_options_are_not_carried_by_hand():
+    found = [
+        (f"{path.stem}.{node.name}", argument_names(node))
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    assert sum({"tol", "max_iter"} <= names for _, names in found) <= MOST_WITH_TOL_AND_MAX_ITER
+    many = [name for name, names in found if len(names) >= MANY_ARGUMENTS and not name.endswith("__init__")]
+    assert len([name for name in many if name != "models.create_model"]) <= MOST_WITH_MANY_ARGUMENTS, many
+
+
+def test_modules_are_there_after_import():
+    run(sys.executable, "-c", "import torchscn; torchscn.training.load_recipe; torchscn.data.load; torchscn.kernels")
+
+
+def test_public_names_are_there():
+    """The names that programs outside rely on, and no module that would hide one of them."""
+    import torchscn
+
+    assert set(dir(torchscn)) >= set(torchscn.__all__)
+    assert all(getattr(torchscn, name) is not None for name in torchscn.__all__)
+    assert not set(torchscn.__all__) & {path.stem for path in SOURCE.iterdir()}
+    with pytest.raises(AttributeError, match="no attribute 'sparse_coder'"):
+        torchscn.sparse_coder  # noqa: B018
+
+
+def test_the_first_call_imports_no_compiler():
+    code = (
+        "import sys, torch, torchscn\n"
+        "x = torch.randn(8, 6, requires_grad=True)\n"
+        "torchscn.sparse_code(x, torch.randn(4, 6), 0.1).sum().backward()\n"
+        "print('torch._dynamo' in sys.modules)\n"
+    )
+    assert run(sys.executable, "-c", code).strip() == "False"
+
+
 def test_data_stands_alone():
     assert set().union(*(own_imports(path) for path in (SOURCE / "data").rglob("*.py"))) <= {"data"}
 
@@ -74,19 +154,6 @@ def run(*command: str, **options) -> str:
     result = subprocess.run(command, capture_output=True, text=True, **options)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
-
-
-def test_info_names_the_kernel(monkeypatch):
-    environment = os.environ | {"TORCHSCN_KERNEL": "torch"}
-    out = run(sys.executable, "-m", "torchscn", "info", env=environment)
-    assert "kernel             torch" in out
-
-
-def test_mistakes_end_in_one_sentence():
-    environment = os.environ | {"TORCHSCN_KERNEL": "nonsense"}
-    result = subprocess.run([sys.executable, "-m", "torchscn", "info"], env=environment, capture_output=True, text=True)
-    assert result.returncode == 1
-    assert result.stderr.startswith("scn: TORCHSCN_KERNEL='nonsense' is not a kernel")
 
 
 def build_and_smoke(folder: Path, environment: dict[str, str]) -> tuple[list[str], str]:
@@ -109,8 +176,9 @@ def build_and_smoke(folder: Path, environment: dict[str, str]) -> tuple[list[str
 def test_wheel_works_outside_the_checkout(tmp_path):
     files, out = build_and_smoke(tmp_path, dict(os.environ))
     assert "torchscn/py.typed" in files
-    package = SOURCE.glob("recipes/*.toml"), SOURCE.glob("pretrained/*")
-    assert {f"torchscn/{path.parent.name}/{path.name}" for paths in package for path in paths} <= set(files)
+    parts = [path for pattern in ("recipes/*.toml", "pretrained/*", "**/*.pyi") for path in SOURCE.glob(pattern)]
+    assert {str(path.relative_to(SOURCE.parent)) for path in parts} <= set(files)
+    assert not [name for name in files if name.startswith(("tools", "tests", "benchmarks"))]
     assert not out.strip().endswith(" torch") or shutil.which("c++") is None
 
 
@@ -131,6 +199,6 @@ def test_kernel_compiles_and_runs_for_aarch64(tmp_path):
     cpu = SOURCE / "kernels" / "cpu"
     sources = [str(cpu / "library.cpp"), str(cpu / "block.cpp"), str(ROOT / "tests" / "kernel_check.cpp")]
     macros = ["-DSCN_ISA=generic", "-DSCN_BYTES=16", "-DSCN_VECTORS=2"]
-    run(compiler, "-std=c++17", "-O2", "-static", "-pthread", *macros, *sources, "-o", str(program))
+    run(compiler, "-std=c++17", "-O2", "-static", "-pthread", f"-I{cpu}", *macros, *sources, "-o", str(program))
     if emulator is not None:
         assert "ok" in run(emulator, str(program))

@@ -7,7 +7,7 @@ from problems import DICTIONARIES, bump_dictionary, duplicate_dictionary, random
 from torch.testing import assert_close
 
 import torchscn
-from torchscn.objective import normal_form
+from torchscn.problem import normal_form
 
 SOLVERS = torchscn.list_solvers()
 TIGHT = {"tol": 1e-12, "max_iter": 20_000}
@@ -137,6 +137,14 @@ def test_fista_fixed_steps_is_the_published_iteration():
     solution = torchscn.solve(x, D, 0.1, 1e-3, solver="fista", tol=0, max_iter=50)
     assert solution.n_iter == 50
     assert_close(solution.codes, codes)
+
+
+@pytest.mark.parametrize("solver", ["coordinate", "fista", "auto"])
+def test_no_tolerance_runs_exactly_so_many_iterations(solver, kernel):
+    """Also where nothing changes any more."""
+    solution = torchscn.solve(torch.ones(3, 2), torch.eye(2), solver=solver, tol=0, max_iter=30)
+    assert (solution.n_iter, solution.mean_iter) == (30, 30.0)
+    assert_close(solution.codes, torch.ones(3, 2))
 
 
 def test_orthonormal_dictionary_is_one_shrinkage(kernel):

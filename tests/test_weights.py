@@ -88,6 +88,7 @@ def test_solver_may_be_chosen_beside_the_weights():
         (lambda: create_model("scn4", pretrained="mnist", preset="text"), ["own preset"]),
         (lambda: create_model("scn4", num_classes=7, pretrained="mnist"), ["10 classes", "not 7", "classifier"]),
         (lambda: create_model("scn4", in_channels=2, pretrained="mnist"), ["1 channels", "not 2"]),
+        (lambda: create_model("scn4", in_channels=3, pretrained="mnist"), ["1 channels", "not 3"]),
         (lambda: load("scn4-mnist").preprocess(torch.zeros(1, 3, 28, 28, dtype=torch.uint8)), ["(batch, 1,"]),
     ],
 )

@@ -1,35 +1,26 @@
-"""Deep sparse coding for PyTorch: exact, differentiable, fast."""
+"""Deep sparse coding for PyTorch: exact, differentiable, fast.
 
-from importlib.metadata import version
+Names are imported when they are first used: ``import torchscn`` is quick, and what needs no torch does not load it.
+(For this to work no module may have the name of a public function: importing the module would hide the function.)
+"""
 
-from torchscn.functional import nonneg_qp, solve, sparse_code
-from torchscn.layers import SparseCoding, SparseCoding1d, SparseCoding2d, attach_projection, project_lam1
-from torchscn.models import create_model, list_models
-from torchscn.network import Bottleneck, LayerOptions, Network, Row
-from torchscn.objective import kkt_residual, objective
-from torchscn.solvers import Solution, list_solvers
-from torchscn.weights import list_pretrained
+from typing import Any
 
-__version__ = version("torchscn")
+from torchscn.lazy import lazy_names
 
-__all__ = [
-    "Bottleneck",
-    "LayerOptions",
-    "Network",
-    "Row",
-    "Solution",
-    "SparseCoding",
-    "SparseCoding1d",
-    "SparseCoding2d",
-    "attach_projection",
-    "create_model",
-    "kkt_residual",
-    "list_models",
-    "list_pretrained",
-    "list_solvers",
-    "nonneg_qp",
-    "objective",
-    "project_lam1",
-    "solve",
-    "sparse_code",
-]
+_find, __all__ = lazy_names(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("torchscn")
+    else:
+        value = _find(name)
+    globals()[name] = value  # so that the next look-up is a plain one
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchscn.layers import SparseCoding, SparseCoding1d, SparseCoding2d
-from torchscn.solvers import Solution
+from torchscn.layers import CodingLayer
+from torchscn.problem import Solution
 
 __all__ = ["LayerCertificate", "certify", "spread_sample"]
 
@@ -55,10 +55,10 @@ def certify(model: nn.Module, x: Tensor) -> list[LayerCertificate]:
     found: list[LayerCertificate] = []
     handles = []
     for name, module in model.named_modules():
-        if isinstance(module, (SparseCoding, SparseCoding1d, SparseCoding2d)):
+        if isinstance(module, CodingLayer):
 
-            def look(layer: nn.Module, inputs: tuple[Tensor], name: str = name) -> None:
-                found.append(_summarize(name, layer, layer.solve(inputs[0])))  # type: ignore[operator]
+            def look(layer: CodingLayer, inputs: tuple[Tensor], name: str = name) -> None:
+                found.append(_summarize(name, layer, layer.solve(inputs[0])))
 
             handles.append(module.register_forward_pre_hook(look))
     was_training = model.training
@@ -73,14 +73,11 @@ def certify(model: nn.Module, x: Tensor) -> list[LayerCertificate]:
     return found
 
 
-def _summarize(name: str, layer: nn.Module, solution: Solution) -> LayerCertificate:
-    channels = -1 if isinstance(layer, SparseCoding) else 1
-    active = (solution.codes > 0).movedim(channels, -1).flatten(0, -2)
+def _summarize(name: str, layer: CodingLayer, solution: Solution) -> LayerCertificate:
+    active = (solution.codes > 0).movedim(layer.coding_model().atom_dim, -1).flatten(0, -2)
     largest = solution.codes.amax().clamp(min=torch.finfo(solution.codes.dtype).tiny)
-    lam1 = layer.lam1
-    assert isinstance(lam1, Tensor)
     # The exact solver does not look at the tolerance.
-    fixed_steps = layer.tol == 0 and layer.max_iter is not None and layer.solver != "active_set"
+    fixed_steps = layer.options.has_fixed_steps and layer.solver != "active_set"
     return LayerCertificate(
         name=name,
         iterations=solution.mean_iter,
@@ -88,5 +85,5 @@ def _summarize(name: str, layer: nn.Module, solution: Solution) -> LayerCertific
         converged=None if fixed_steps else float(solution.converged.double().mean()),
         active=float(active.double().mean()),
         dead=float((~active.any(0)).double().mean()),
-        lam1=float(lam1.detach().clamp(min=0).mean()),
+        lam1=float(layer.lam1.detach().clamp(min=0).mean()),
     )

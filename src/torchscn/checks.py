@@ -1,28 +1,14 @@
-"""Errors for bad input, in one voice: what was expected, what came, what to do."""
+"""Errors for bad input, in one voice: what was expected, what came, what to do. Works without torch."""
 
 import difflib
 import math
 import numbers
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
+__all__ = ["Registry", "check_choice", "check_number", "did_you_mean"]
 
-from torchscn.implicit import GRADIENT_RULES
-from torchscn.solvers import list_solvers
-
-__all__ = [
-    "check_choice",
-    "check_init",
-    "check_number",
-    "check_options",
-    "check_same_kind",
-    "check_tensor",
-    "did_you_mean",
-]
-
-DTYPES = (torch.float32, torch.float64)
+T = TypeVar("T")
 
 
 def check_choice(what: str, value: object, choices: Iterable[str]) -> None:
@@ -55,62 +41,34 @@ def check_number(what: str, value: Any, *, at_least: float, whole: bool = False)
         raise ValueError(f"{what} must be {kind}, at least {at_least}; got {value}.")
 
 
-def check_options(solver: Any, tol: Any, max_iter: Any, grad: Any = "implicit") -> None:
-    """The options every entry point shares."""
-    check_choice("solver", solver, list_solvers())
-    check_choice("grad", grad, GRADIENT_RULES)
-    check_number("tol", tol, at_least=0)
-    if max_iter is not None:
-        check_number("max_iter", max_iter, at_least=1, whole=True)
-    if grad == "unrolled" and solver != "fista":
-        raise ValueError(f"grad='unrolled' differentiates FISTA's steps: use solver='fista' with it, not {solver!r}.")
+class Registry(dict[str, T]):
+    """Things chosen by name, for example ``solver="fista"``; an unknown name is an error that lists the known ones.
 
+    Args:
+        what: the argument that takes the names, for messages.
 
-def check_tensor(what: str, value: Any) -> None:
-    """``value`` is a float32 or float64 tensor."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{what} must be a torch.Tensor; got {type(value).__name__}. Use torch.as_tensor(...).")
-    if value.dtype not in DTYPES:
-        hint = (
-            "Half precision is computed in float32 under torch.autocast; otherwise convert with .float()."
-            if value.dtype.is_floating_point
-            else "Convert it with .float()."
-        )
-        raise TypeError(f"{what} must be float32 or float64; got {str(value.dtype).removeprefix('torch.')}. {hint}")
+    Example:
+        >>> colours = Registry[int]("colour")
+        >>> colours.register("red")(0xFF0000)
+        16711680
+        >>> colours["rde"]
+        Traceback (most recent call last):
+        ValueError: colour='rde' is not known; choose from 'red'. Did you mean 'red'?
+    """
 
+    def __init__(self, what: str):
+        super().__init__()
+        self.what = what
 
-def check_same_kind(what: str, value: Tensor, other_name: str, other: Tensor) -> None:
-    """Both tensors share dtype and device."""
-    if value.dtype != other.dtype:
-        raise TypeError(
-            f"{what} is {value.dtype} but {other_name} is {other.dtype}; convert one of them, "
-            f"for example {what}.to({other_name}.dtype)."
-        )
-    if value.device != other.device:
-        raise ValueError(
-            f"{what} is on {value.device} but {other_name} is on {other.device}; move one of them, "
-            f"for example {what}.to({other_name}.device)."
-        )
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator: make a thing known under ``name``."""
 
+        def add(thing: T) -> T:
+            self[name] = thing
+            return thing
 
-def check_penalty(what: str, value: Any, like: Tensor, n_atoms: int | None) -> None:
-    """A penalty: a non-negative number, a scalar tensor, or (where ``n_atoms`` is given) a tensor with one per atom."""
-    if not isinstance(value, Tensor):
-        return check_number(what, value, at_least=0)
-    check_tensor(what, value)
-    check_same_kind(what, value, "the dictionary", like)
-    shapes = [(), (1,)] + ([] if n_atoms is None else [(n_atoms,)])
-    if tuple(value.shape) not in shapes:
-        expected = "a single number" if n_atoms is None else f"a single number or one per atom, shape ({n_atoms},)"
-        raise ValueError(f"{what} must be {expected}; got shape {tuple(value.shape)}.")
-    return None
+        return add
 
-
-def check_init(init: Any, shape: tuple[int, ...], like: Tensor) -> None:
-    """Codes to start from have the shape of the codes to come."""
-    if init is None:
-        return
-    check_tensor("init", init)
-    check_same_kind("init", init, "the problem", like)
-    if tuple(init.shape) != tuple(shape):
-        raise ValueError(f"init must have the shape of the codes, {tuple(shape)}; got {tuple(init.shape)}.")
+    def __missing__(self, name: object) -> T:
+        check_choice(self.what, name, sorted(self))
+        raise AssertionError("unreachable")

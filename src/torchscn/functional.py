@@ -1,19 +1,25 @@
 """Sparse coding as functions: validate, build the normal form, call the solver and the gradient rule."""
 
-import contextlib
-from typing import Any
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from torchscn import checks
-from torchscn.implicit import implicit, unrolled
-from torchscn.objective import gram_matrix, normal_kkt_residual
-from torchscn.solvers import QuadraticProgram, Solution, get_solver
-from torchscn.solvers.coordinate import coordinate_in_place
+from torchscn.gradients import GRADIENT_RULES
+from torchscn.options import Options
+from torchscn.problem import NonNegative, Problem, Solution, gram_matrix
+from torchscn.solvers import SOLVERS
+from torchscn.tensors import (
+    as_rows,
+    check_init,
+    check_penalty,
+    check_same_kind,
+    check_tensor,
+    full_precision,
+    no_autocast,
+)
 
-__all__ = ["nonneg_qp", "solve", "sparse_code"]
+__all__ = ["Model", "SignalModel", "certify_codes", "code", "nonneg_qp", "normal_problem", "solve", "sparse_code"]
 
 
 def sparse_code(
@@ -59,12 +65,7 @@ def sparse_code(
         >>> sparse_code(torch.tensor([3.0, 4.0]), dictionary, lam1=0.5, tol=1e-6)
         tensor([0.0000, 0.0000, 4.5000])
     """
-    checks.check_options(solver, tol, max_iter, grad)
-    x, dictionary, lam1, lam2, init = _full_precision(x, dictionary, lam1, lam2, init)
-    _check_dense(x, dictionary, lam1, lam2)
-    with _no_autocast(x):
-        rhs, gram = x @ dictionary.mT, gram_matrix(dictionary, lam2)
-        return _encode(rhs, gram, _shift(lam1, rhs), init, solver, tol, max_iter, grad)
+    return code(x, SignalModel(dictionary, lam1, lam2), Options(solver, tol, max_iter, grad), init)
 
 
 def solve(
@@ -88,12 +89,7 @@ def solve(
         >>> solution.codes, solution.converged
         (tensor([[2.5000, 3.5000]]), tensor([True]))
     """
-    checks.check_options(solver, tol, max_iter)
-    x, dictionary, lam1, lam2, init = _full_precision(x, dictionary, lam1, lam2, init)
-    _check_dense(x, dictionary, lam1, lam2)
-    with torch.no_grad(), _no_autocast(x):
-        rhs, gram = x @ dictionary.mT, gram_matrix(dictionary, lam2)
-        return _certify(rhs, gram, _shift(lam1, rhs), init, solver, tol, max_iter)
+    return certify_codes(x, SignalModel(dictionary, lam1, lam2), Options(solver, tol, max_iter), init)
 
 
 def nonneg_qp(
@@ -122,190 +118,102 @@ def nonneg_qp(
         >>> nonneg_qp(torch.tensor([1.0, -1.0]), torch.eye(2))
         tensor([1., 0.])
     """
-    checks.check_options(solver, tol, max_iter, grad)
-    rhs, gram, init = _full_precision(rhs, gram, init)
-    checks.check_tensor("rhs", rhs)
-    checks.check_tensor("gram", gram)
-    checks.check_same_kind("rhs", rhs, "gram", gram)
+    options = Options(solver, tol, max_iter, grad)
+    rhs, gram = full_precision(rhs, gram)
+    check_tensor("rhs", rhs)
+    check_tensor("gram", gram)
+    check_same_kind("rhs", rhs, "gram", gram)
     n_atoms = rhs.shape[-1] if rhs.dim() else 0
     if n_atoms == 0 or tuple(gram.shape) != (n_atoms, n_atoms):
         raise ValueError(
             f"gram must be square with one row per entry of rhs's last dimension; "
             f"got gram {tuple(gram.shape)} and rhs {tuple(rhs.shape)}."
         )
-    with _no_autocast(rhs):
-        return _encode(rhs, (gram + gram.mT) / 2, None, init, solver, tol, max_iter, grad)
+    with no_autocast(rhs):
+        return differentiable(rhs, (gram + gram.mT) / 2, 0.0, options, init)
 
 
-def sparse_code_patches(
-    x: Tensor,
-    dictionary: Tensor,
-    lam1: Tensor,
-    lam2: float,
-    geometry: dict[str, Any],
-    *,
-    solver: str,
-    tol: float,
-    max_iter: int | None,
-    grad: str,
-) -> Tensor:
-    """Codes of the patch at every position of a signal or image, atoms in the place of channels.
+class Model(Protocol):
+    """What signals are coded with, as this module sees it: dense signals here, patches in :mod:`torchscn.patches`."""
 
-    ``D x`` over all patches is a convolution, so patches are never laid out. ``geometry`` holds stride, padding and
-    dilation.
-    """
-    x, dictionary, lam1 = _check_patches(x, dictionary, lam1)
-    with _no_autocast(x):
-        rhs, gram = _correlate(x, dictionary, geometry), gram_matrix(dictionary, lam2)
-        codes = _encode(rhs, gram, _shift(lam1, rhs), None, solver, tol, max_iter, grad, as_block=True)
-    return codes.movedim(-1, _channel_dim(dictionary))
+    @property
+    def atom_dim(self) -> int:
+        """Where atoms stand in the codes, counted from the end."""
+
+    def check(self, x: Any) -> tuple[Tensor, Self]:
+        """Input and model in a precision to solve in, or an error that says what is wrong with them."""
+
+    def normal_form(self, x: Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
+        """Correlations ``D x`` with atoms last, Gram matrix, and what to subtract from the correlations of an atom."""
 
 
-def infer_patches(
-    x: Tensor,
-    dictionary: Tensor,
-    lam1: Tensor,
-    lam2: float,
-    geometry: dict[str, Any],
-    affine: tuple[Tensor, Tensor],
-    *,
-    solver: str,
-    tol: float,
-    max_iter: int | None,
-) -> Tensor:
-    """``codes * scale + offset`` of every patch (``affine`` holds the two, one value per atom), without a gradient.
+class SignalModel(NamedTuple):
+    """Atoms and penalties for signals ``(..., n_features)``."""
 
-    For evaluation: the codes are written over the correlations, scaled on the way, so memory is passed over once.
-    """
-    x, dictionary, lam1 = _check_patches(x, dictionary, lam1)
-    with torch.no_grad(), _no_autocast(x):
-        gram = gram_matrix(dictionary, lam2)
+    dictionary: Tensor
+    lam1: float | Tensor
+    lam2: float | Tensor
 
-        def problem() -> QuadraticProgram:
-            rhs = _correlate(x, dictionary, geometry)
-            shape.append(rhs.shape)
-            return QuadraticProgram(_as_rows(rhs), gram, _shift(lam1, rhs), as_block=True)
+    @property
+    def atom_dim(self) -> int:
+        return -1
 
-        shape: list[torch.Size] = []
-        result = coordinate_in_place(problem(), tol, max_iter, affine) if solver in ("auto", "coordinate") else None
-        if result is not None and (solver == "coordinate" or max_iter is not None or bool(result.converged.all())):
-            codes = result.codes
-        else:
-            # The correlations are gone, so what coordinate descent could not finish starts anew.
-            scale, offset = affine
-            codes = get_solver(solver)(problem(), tol, max_iter).codes * scale + offset
-    return codes.reshape(shape[0]).movedim(-1, _channel_dim(dictionary))
+    def check(self, x: Any) -> tuple[Tensor, "SignalModel"]:
+        x, *own = full_precision(x, *self)
+        _check_dense(x, *own)
+        return x, SignalModel(*own)
+
+    def normal_form(self, x: Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
+        return x @ self.dictionary.mT, gram_matrix(self.dictionary, self.lam2), self.lam1
 
 
-def solve_patches(
-    x: Tensor,
-    dictionary: Tensor,
-    lam1: Tensor,
-    lam2: float,
-    geometry: dict[str, Any],
-    *,
-    solver: str,
-    tol: float,
-    max_iter: int | None,
-) -> Solution:
-    """:func:`sparse_code_patches` with its certificate, without a gradient."""
-    x, dictionary, lam1 = _check_patches(x, dictionary, lam1)
-    with torch.no_grad(), _no_autocast(x):
-        rhs, gram = _correlate(x, dictionary, geometry), gram_matrix(dictionary, lam2)
-        solution = _certify(rhs, gram, _shift(lam1, rhs), None, solver, tol, max_iter, as_block=True)
-    codes = solution.codes.movedim(-1, _channel_dim(dictionary))
-    return Solution(codes, solution.residual, solution.converged, solution.n_iter, solution.mean_iter)
+def code(x: Tensor, model: Model, options: Options, init: Tensor | None = None) -> Tensor:
+    """Codes with the gradient rule asked for."""
+    x, model = model.check(x)
+    with no_autocast(x):
+        rhs, gram, lam1 = model.normal_form(x)
+        return differentiable(rhs, gram, lam1, options, init).movedim(-1, model.atom_dim)
 
 
-def _check_patches(x: Tensor, dictionary: Tensor, lam1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same in a precision to solve in; ``x`` must be of the dictionary's kind."""
-    x, dictionary, lam1 = _full_precision(x, dictionary, lam1)
-    checks.check_tensor("x", x)
-    checks.check_same_kind("x", x, "the dictionary", dictionary)
-    return x, dictionary, lam1
-
-
-def _channel_dim(dictionary: Tensor) -> int:
-    """Where channels stand, counted from the end so that unbatched input works."""
-    return 1 - dictionary.dim()
-
-
-def _correlate(x: Tensor, dictionary: Tensor, geometry: dict[str, Any]) -> Tensor:
-    """``D x`` at every position, atoms last."""
-    if dictionary.dim() == 4:
-        # Channels last makes (positions, atoms) a view of the result, and its convolutions are faster on a CPU.
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        rhs = F.conv2d(x, dictionary, **geometry)
-    else:
-        rhs = F.conv1d(x, dictionary, **geometry)
-    return rhs.movedim(_channel_dim(dictionary), -1)
-
-
-def _shift(lam1: float | Tensor, rhs: Tensor) -> Tensor | None:
-    """``lam1`` as one value per atom; None where there is nothing to subtract."""
-    n_atoms = rhs.shape[-1]
-    if isinstance(lam1, Tensor):
-        return lam1.expand(n_atoms)
-    return rhs.new_full((n_atoms,), lam1) if lam1 else None
-
-
-def _encode(
-    rhs: Tensor,
-    gram: Tensor,
-    shift: Tensor | None,
-    init: Tensor | None,
-    solver: str,
-    tol: float,
-    max_iter: int | None,
-    grad: str,
-    as_block: bool = False,
-) -> Tensor:
-    """Codes with the asked gradient rule, for any leading shape."""
-    checks.check_init(init, tuple(rhs.shape), rhs)
-    rows, init = _as_rows(rhs), None if init is None else _as_rows(init)
-    if grad == "unrolled":
-        codes = unrolled(rows, gram, shift, init, tol, max_iter)
-    else:
-        codes = implicit(rows, gram, shift, init, solver, tol, max_iter, as_block)
-    return codes.reshape(rhs.shape)
-
-
-def _certify(
-    rhs: Tensor,
-    gram: Tensor,
-    shift: Tensor | None,
-    init: Tensor | None,
-    solver: str,
-    tol: float,
-    max_iter: int | None,
-    as_block: bool = False,
-) -> Solution:
-    """Codes with residual, convergence and iterations, for any leading shape."""
-    checks.check_init(init, tuple(rhs.shape), rhs)
-    start = None if init is None else _as_rows(init)
-    problem = QuadraticProgram(_as_rows(rhs), gram, shift, start, as_block=as_block)
-    result = get_solver(solver)(problem, tol, max_iter)
-    residual = normal_kkt_residual(problem.linear(), gram, result.codes)
-    leading = rhs.shape[:-1]
+def certify_codes(x: Tensor, model: Model, options: Options, init: Tensor | None = None) -> Solution:
+    """Codes with their certificate, without a gradient."""
+    x, model = model.check(x)
+    with torch.no_grad(), no_autocast(x):
+        rhs, gram, lam1 = model.normal_form(x)
+        problem = normal_problem(rhs, gram, lam1, init)
+        result = SOLVERS[options.solver](problem, options)
+        residual, leading = problem.residual(result.codes), rhs.shape[:-1]
+    codes = result.codes.reshape(rhs.shape).movedim(-1, model.atom_dim)
     return Solution(
-        codes=result.codes.reshape(rhs.shape),
-        residual=residual.reshape(leading),
-        converged=result.converged.reshape(leading),
-        n_iter=result.n_iter,
-        mean_iter=result.mean_iter,
+        codes, residual.reshape(leading), result.converged.reshape(leading), result.n_iter, result.mean_iter
     )
 
 
-def _as_rows(values: Tensor) -> Tensor:
-    """``(..., n)`` as ``(n_signals, n)``; an empty batch has no size to infer."""
-    return values.reshape(values.shape[:-1].numel(), values.shape[-1])
+def differentiable(
+    rhs: Tensor, gram: Tensor, lam1: float | Tensor, options: Options, init: Tensor | None = None
+) -> Tensor:
+    """Codes of the normal form, for any leading shape of ``rhs``, with the gradient rule asked for."""
+    problem = normal_problem(rhs, gram, lam1, init)
+    return GRADIENT_RULES[options.grad](problem, options).reshape(rhs.shape)
+
+
+def normal_problem(rhs: Tensor, gram: Tensor, lam1: float | Tensor, init: Tensor | None = None) -> Problem:
+    """One problem per signal of ``rhs (..., n_atoms)``; ``lam1`` is one number or one per atom."""
+    if init is not None:
+        (init,) = full_precision(init)
+        check_init(init, rhs)
+        init = as_rows(init)
+    if isinstance(lam1, Tensor):
+        shift: Tensor | None = lam1.expand(rhs.shape[-1])
+    else:
+        shift = rhs.new_full(rhs.shape[-1:], lam1) if lam1 else None
+    return Problem(as_rows(rhs), gram, shift, init, NonNegative())
 
 
 def _check_dense(x: Any, dictionary: Any, lam1: Any, lam2: Any) -> None:
-    checks.check_tensor("x", x)
-    checks.check_tensor("dictionary", dictionary)
-    checks.check_same_kind("x", x, "dictionary", dictionary)
+    check_tensor("x", x)
+    check_tensor("dictionary", dictionary)
+    check_same_kind("x", x, "dictionary", dictionary)
     if dictionary.dim() != 2 or 0 in dictionary.shape:
         raise ValueError(
             f"dictionary must have shape (n_atoms, n_features), atoms as rows; got {tuple(dictionary.shape)}."
@@ -317,25 +225,5 @@ def _check_dense(x: Any, dictionary: Any, lam1: Any, lam2: Any) -> None:
             f"x has {n_features} features but the dictionary's atoms have {dictionary.shape[1]} "
             f"(shapes {tuple(x.shape)} and {tuple(dictionary.shape)}).{hint}"
         )
-    checks.check_penalty("lam1", lam1, dictionary, len(dictionary))
-    checks.check_penalty("lam2", lam2, dictionary, None)
-
-
-def _autocast_active(*values: Any) -> bool:
-    kinds = {v.device.type for v in values if isinstance(v, Tensor)}
-    return any(torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) for kind in kinds)
-
-
-def _full_precision(*values: Any) -> tuple[Any, ...]:
-    """Under autocast, half-precision tensors as float32: codes decide by sign, which half precision blurs."""
-    if not _autocast_active(*values):
-        return values
-    half = (torch.float16, torch.bfloat16)
-    return tuple(v.float() if isinstance(v, Tensor) and v.dtype in half else v for v in values)
-
-
-def _no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Keep autocast from lowering the products inside."""
-    if not _autocast_active(x):
-        return contextlib.nullcontext()
-    return torch.autocast(x.device.type, enabled=False)
+    check_penalty("lam1", lam1, dictionary, len(dictionary))
+    check_penalty("lam2", lam2, dictionary, None)

@@ -1,7 +1,9 @@
 """Sparse coding as modules: shells over the functions, with torch's constructor conventions."""
 
 import math
-from typing import Any
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -9,56 +11,79 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from torchscn import checks, functional
-from torchscn.solvers import Solution
+from torchscn.checks import check_number
+from torchscn.functional import Model, SignalModel, certify_codes, code
+from torchscn.gradients import check_names
+from torchscn.options import CodingOptions, accept_options
+from torchscn.patches import Geometry, PatchModel, infer_patches
+from torchscn.problem import Affine, Solution
+from torchscn.tensors import check_tensor
 
-__all__ = ["SparseCoding", "SparseCoding1d", "SparseCoding2d", "attach_projection", "project_lam1"]
+__all__ = ["CodingLayer", "SparseCoding", "SparseCoding1d", "SparseCoding2d", "attach_projection", "project_lam1"]
+
+T = TypeVar("T")
 
 
-class _SparseCodingBase(nn.Module):
-    """Dictionary, penalties and solver options, common to every layer."""
+class _Option(Generic[T]):
+    """An option of a layer, read and assigned under its own name; a value that cannot be is refused at once."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, layer: "CodingLayer", owner: type | None = None) -> T:
+        value: T = getattr(layer.options, self.name)
+        return value
+
+    def __set__(self, layer: "CodingLayer", value: T) -> None:
+        given: dict[str, Any] = {self.name: value}
+        layer.options = replace(layer.options, **given)
+
+
+class CodingLayer(nn.Module):
+    """Dictionary, penalties and solver options, common to every layer; a base for layers of your own.
+
+    Args:
+        atom_shape: shape of one atom.
+        n_atoms: how many there are.
+        options: penalties, initial values and solver.
+        device, dtype: of the parameters.
+
+    Attributes:
+        dictionary: the atoms, ``(n_atoms, *atom_shape)``.
+        lam1: the l1 penalty, a scalar or ``(n_atoms,)``.
+        options: see :class:`torchscn.CodingOptions`. ``lam2``, ``unit_norm``, ``solver``, ``tol``, ``max_iter``,
+            ``grad`` and ``stop`` can be read and assigned on the layer itself.
+    """
 
     dictionary: nn.Parameter
     lam1: nn.Parameter
+    lam2 = _Option[float]()
+    unit_norm = _Option[bool]()
+    solver = _Option[str]()
+    tol = _Option[float]()
+    max_iter = _Option[int | None]()
+    grad = _Option[str]()
+    stop = _Option[str]()
 
-    def __init__(
-        self,
-        atom_shape: tuple[int, ...],
-        n_atoms: int,
-        *,
-        lam1: float,
-        lam2: float,
-        per_atom: bool,
-        learn_lam1: bool,
-        unit_norm: bool,
-        solver: str,
-        tol: float,
-        max_iter: int | None,
-        grad: str,
-        device: Any,
-        dtype: Any,
-    ):
+    def __init__(self, atom_shape: tuple[int, ...], n_atoms: int, options: CodingOptions, device: Any, dtype: Any):
         super().__init__()
-        checks.check_number("n_atoms", n_atoms, at_least=1, whole=True)
-        checks.check_number("lam1", lam1, at_least=0)
-        checks.check_number("lam2", lam2, at_least=0)
-        checks.check_options(solver, tol, max_iter, grad)
+        check_number("n_atoms", n_atoms, at_least=1, whole=True)
+        check_names(options)
         self.n_atoms = n_atoms
-        self.initial_lam1 = float(lam1)
-        self.lam2 = float(lam2)
-        self.unit_norm = unit_norm
-        self.solver, self.tol, self.max_iter, self.grad = solver, tol, max_iter, grad
+        self.options = options.part(CodingOptions)
         dictionary = torch.empty((n_atoms, *atom_shape), device=device, dtype=dtype)
-        checks.check_tensor("the dictionary", dictionary)
+        check_tensor("the dictionary", dictionary)
         self.dictionary = nn.Parameter(dictionary)
-        lam1_shape = (n_atoms,) if per_atom else ()
-        self.lam1 = nn.Parameter(torch.empty(lam1_shape, device=device, dtype=dtype), requires_grad=learn_lam1)
+        lam1 = dictionary.new_empty((n_atoms,) if options.per_atom else ())
+        self.lam1 = nn.Parameter(lam1, requires_grad=options.learn_lam1)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Gaussian atoms of about unit norm; ``lam1`` at its initial value."""
-        nn.init.normal_(self.dictionary, std=1 / math.sqrt(self.dictionary[0].numel()))
-        nn.init.constant_(self.lam1, self.initial_lam1)
+        """Gaussian atoms, of about unit norm unless ``init`` says otherwise; ``lam1`` at its initial value."""
+        n_features = self.dictionary[0].numel()
+        std = 1 / math.sqrt(n_features) if self.options.init == "unit" else 1 / n_features
+        nn.init.normal_(self.dictionary, std=std)
+        nn.init.constant_(self.lam1, self.options.lam1)
 
     def atoms(self) -> Tensor:
         """The dictionary in use: the parameter itself, or scaled to unit norm with ``unit_norm``."""
@@ -66,29 +91,38 @@ class _SparseCodingBase(nn.Module):
             return self.dictionary
         return F.normalize(self.dictionary.flatten(1)).view_as(self.dictionary)
 
-    def _problem(self) -> tuple[Tensor, Tensor, float]:
-        """Atoms and penalties; a negative learned ``lam1`` counts as 0, with its gradient passing at exactly 0."""
-        return self.atoms(), self.lam1.clamp(min=0), self.lam2
+    def penalties(self) -> tuple[Tensor, float]:
+        """``lam1`` and ``lam2`` in use; a negative ``lam1`` counts as 0, with its gradient passing at exactly 0."""
+        return self.lam1.clamp(min=0), self.lam2
 
-    def _solve_options(self) -> dict[str, Any]:
-        return {"solver": self.solver, "tol": self.tol, "max_iter": self.max_iter}
+    @abstractmethod
+    def coding_model(self) -> Model:
+        """Atoms and penalties in use, in the form that the functions take."""
 
-    def _geometry_repr(self) -> str:
-        return ""
+    def forward(self, x: Tensor) -> Tensor:
+        return code(x, self.coding_model(), self.options)
+
+    def solve(self, x: Tensor) -> Solution:
+        """Codes of ``x`` with their certificate, without a gradient.
+
+        ``codes`` has the shape of the layer's output; ``residual`` and ``converged`` have it without the atoms.
+        """
+        return certify_codes(x, self.coding_model(), self.options)
+
+    def _shape_repr(self) -> str:
+        return f"{self.dictionary.shape[1]}, {self.n_atoms}"
 
     def extra_repr(self) -> str:
         tied = "" if self.lam1.dim() == 0 else ", per_atom=True"
         unit = ", unit_norm=True" if self.unit_norm else ""
         cap = "" if self.max_iter is None else f", max_iter={self.max_iter}"
         rule = "" if self.grad == "implicit" else f", grad={self.grad!r}"
-        return (
-            f"{self.dictionary.shape[1]}, {self.n_atoms}{self._geometry_repr()}, lam2={self.lam2:g}{tied}{unit}, "
-            f"solver={self.solver!r}, tol={self.tol:g}{cap}{rule}"
-        )
+        solver = f"solver={self.solver!r}, tol={self.tol:g}{cap}{rule}"
+        return f"{self._shape_repr()}, lam2={self.lam2:g}{tied}{unit}, {solver}"
 
 
-class SparseCoding(_SparseCodingBase):
-    r"""Sparse codes of feature vectors, in the place of ``Linear`` followed by ``ReLU``.
+class SparseCoding(CodingLayer):
+    r"""Sparse codes of feature vectors, instead of ``Linear`` followed by ``ReLU``.
 
     Args:
         in_features: length of a signal.
@@ -102,6 +136,10 @@ class SparseCoding(_SparseCodingBase):
         tol: relative accuracy of the codes, see :func:`torchscn.sparse_code`.
         max_iter: cap on the solver's iterations; None is its own.
         grad: ``"implicit"``, or ``"unrolled"`` with ``solver="fista"``.
+        stop: whether the solver judges each ``"signal"`` or a ``"block"`` of neighbours as a whole.
+        init: initial atoms: of about ``"unit"`` norm, or ``"small"`` ones of standard deviation 1 / n_features.
+        options: all of the above but the shape as one object; those given by name override it.
+        device, dtype: as everywhere in torch.
 
     Attributes:
         dictionary: the atoms, ``(n_atoms, in_features)``.
@@ -118,58 +156,36 @@ class SparseCoding(_SparseCodingBase):
         torch.Size([32, 100])
     """
 
+    @accept_options(CodingOptions)
     def __init__(
         self,
         in_features: int,
         n_atoms: int,
         *,
-        lam1: float = 0.0,
-        lam2: float = 1e-3,
-        per_atom: bool = False,
-        learn_lam1: bool = True,
-        unit_norm: bool = False,
-        solver: str = "auto",
-        tol: float = 1e-2,
-        max_iter: int | None = None,
-        grad: str = "implicit",
+        options: CodingOptions | None = None,
         device: Any = None,
         dtype: Any = None,
+        **changes: Any,
     ):
-        checks.check_number("in_features", in_features, at_least=1, whole=True)
-        super().__init__(
-            (in_features,),
-            n_atoms,
-            lam1=lam1,
-            lam2=lam2,
-            per_atom=per_atom,
-            learn_lam1=learn_lam1,
-            unit_norm=unit_norm,
-            solver=solver,
-            tol=tol,
-            max_iter=max_iter,
-            grad=grad,
-            device=device,
-            dtype=dtype,
-        )
+        check_number("in_features", in_features, at_least=1, whole=True)
+        options = (options or CodingOptions(stop="signal")).change(**changes)
+        super().__init__((in_features,), n_atoms, options, device, dtype)
         self.in_features = in_features
 
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.sparse_code(x, *self._problem(), **self._solve_options(), grad=self.grad)
-
-    def solve(self, x: Tensor) -> Solution:
-        """Codes of ``x`` with their certificate, without a gradient."""
-        return functional.solve(x, *self._problem(), **self._solve_options())
+    def coding_model(self) -> SignalModel:
+        return SignalModel(self.atoms(), *self.penalties())
 
     def reconstruct(self, codes: Tensor) -> Tensor:
         """Signals ``(..., in_features)`` that the codes stand for."""
         return codes @ self.atoms()
 
 
-class _SparseCodingNd(_SparseCodingBase):
+class _SparseCodingNd(CodingLayer):
     """Sparse codes of the patch at every position."""
 
     n_dims: int
 
+    @accept_options(CodingOptions)
     def __init__(
         self,
         in_channels: int,
@@ -179,102 +195,43 @@ class _SparseCodingNd(_SparseCodingBase):
         padding: int | tuple[int, ...] | None = None,
         dilation: int | tuple[int, ...] = 1,
         *,
-        lam1: float = 0.0,
-        lam2: float = 1e-3,
-        per_atom: bool = False,
-        learn_lam1: bool = True,
-        unit_norm: bool = False,
-        solver: str = "auto",
-        tol: float = 1e-2,
-        max_iter: int | None = None,
-        grad: str = "implicit",
+        options: CodingOptions | None = None,
         device: Any = None,
         dtype: Any = None,
+        **changes: Any,
     ):
-        checks.check_number("in_channels", in_channels, at_least=1, whole=True)
-        kernel = self._per_dim("kernel_size", kernel_size, at_least=1)
-        super().__init__(
-            (in_channels, *kernel),
-            n_atoms,
-            lam1=lam1,
-            lam2=lam2,
-            per_atom=per_atom,
-            learn_lam1=learn_lam1,
-            unit_norm=unit_norm,
-            solver=solver,
-            tol=tol,
-            max_iter=max_iter,
-            grad=grad,
-            device=device,
-            dtype=dtype,
-        )
+        check_number("in_channels", in_channels, at_least=1, whole=True)
+        geometry = Geometry.make(self.n_dims, kernel_size, stride, padding, dilation)
+        options = (options or CodingOptions()).change(**changes)
+        super().__init__((in_channels, *geometry.kernel_size), n_atoms, options, device, dtype)
         self.in_channels = in_channels
-        self.kernel_size = kernel
-        self.stride = self._per_dim("stride", stride, at_least=1)
-        self.dilation = self._per_dim("dilation", dilation, at_least=1)
-        if padding is None:
-            padding = self._same_padding()
-        self.padding = self._per_dim("padding", padding, at_least=0)
+        self.geometry = geometry
 
-    def _per_dim(self, what: str, value: Any, at_least: int) -> tuple[int, ...]:
-        """One number per dimension, from one for all or one for each."""
-        values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * self.n_dims
-        if len(values) != self.n_dims:
-            raise ValueError(f"{what} must be one number or {self.n_dims}; got {value!r}.")
-        for number in values:
-            checks.check_number(what, number, at_least=at_least, whole=True)
-        return values
+    @property
+    def kernel_size(self) -> tuple[int, ...]:
+        return self.geometry.kernel_size
 
-    def _same_padding(self) -> tuple[int, ...]:
-        """The padding that keeps the size at stride 1."""
-        if any(k % 2 == 0 for k in self.kernel_size):
-            raise ValueError(
-                f"kernel_size {self.kernel_size} is even, so no padding keeps the size; give padding explicitly."
-            )
-        return tuple(d * (k - 1) // 2 for k, d in zip(self.kernel_size, self.dilation, strict=True))
+    @property
+    def stride(self) -> tuple[int, ...]:
+        return self.geometry.stride
 
-    def _geometry(self) -> dict[str, Any]:
-        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
+    @property
+    def padding(self) -> tuple[int, ...]:
+        return self.geometry.padding
 
-    def _check_input(self, x: Any) -> None:
-        if not isinstance(x, Tensor):
-            return  # the functions say what they expect
-        if x.dim() not in (self.n_dims + 1, self.n_dims + 2) or x.shape[-1 - self.n_dims] != self.in_channels:
-            sizes = ", ".join(("height", "width") if self.n_dims == 2 else ("length",))
-            raise ValueError(
-                f"x must have shape (batch, {self.in_channels}, {sizes}), batch optional; got {tuple(x.shape)}."
-            )
-        spans = zip(x.shape[-self.n_dims :], self.kernel_size, self.padding, self.dilation, strict=True)
-        if any(size + 2 * p < d * (k - 1) + 1 for size, k, p, d in spans):
-            raise ValueError(
-                f"x of shape {tuple(x.shape)} is smaller than one patch: kernel_size {self.kernel_size}, "
-                f"dilation {self.dilation}, padding {self.padding}."
-            )
+    @property
+    def dilation(self) -> tuple[int, ...]:
+        return self.geometry.dilation
 
-    def _geometry_repr(self) -> str:
-        return f", kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}" + (
-            "" if set(self.dilation) == {1} else f", dilation={self.dilation}"
-        )
+    def coding_model(self) -> PatchModel:
+        return PatchModel(self.atoms(), *self.penalties(), self.geometry)
 
-    def forward(self, x: Tensor) -> Tensor:
-        self._check_input(x)
-        return functional.sparse_code_patches(
-            x, *self._problem(), self._geometry(), **self._solve_options(), grad=self.grad
-        )
+    def _shape_repr(self) -> str:
+        return f"{super()._shape_repr()}, {self.geometry}"
 
     def infer(self, x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
         """``codes * scale + offset``, one value per atom each, without a gradient: a layer and its norm in one pass."""
-        self._check_input(x)
-        affine = (scale.contiguous(), offset.contiguous())
-        return functional.infer_patches(x, *self._problem(), self._geometry(), affine, **self._solve_options())
-
-    def solve(self, x: Tensor) -> Solution:
-        """Codes of every patch of ``x`` with their certificate, without a gradient.
-
-        ``codes`` has the shape of the layer's output; ``residual`` and ``converged`` have it without the atoms.
-        """
-        self._check_input(x)
-        return functional.solve_patches(x, *self._problem(), self._geometry(), **self._solve_options())
+        return infer_patches(x, self.coding_model(), Affine(scale, offset), self.options)
 
     def reconstruct(self, codes: Tensor) -> Tensor:
         """The patches that the codes stand for, one per position, flattened over channels and kernel.
@@ -282,12 +239,12 @@ class _SparseCodingNd(_SparseCodingBase):
         Shape ``(batch, in_channels * kernel elements, *positions)``: flattened over positions, the layout of
         :func:`torch.nn.functional.unfold`.
         """
-        patches = self.atoms().flatten(1)
-        return torch.movedim(torch.movedim(codes, -1 - self.n_dims, -1) @ patches, -1, -1 - self.n_dims)
+        channels = self.geometry.channel_dim
+        return (codes.movedim(channels, -1) @ self.atoms().flatten(1)).movedim(-1, channels)
 
 
 class SparseCoding2d(_SparseCodingNd):
-    r"""Sparse codes of every patch of an image, in the place of ``Conv2d`` followed by ``ReLU``.
+    r"""Sparse codes of every patch of an image, instead of ``Conv2d`` followed by ``ReLU``.
 
     The code of a patch is the exact minimiser of :math:`\tfrac12 \|p - a D\|^2 + \sum_j \lambda_{1,j} a_j +
     \tfrac{\lambda_2}{2} \|a\|^2` over :math:`a \ge 0`: atoms compete to explain it, where a convolution lets each
@@ -309,6 +266,10 @@ class SparseCoding2d(_SparseCodingNd):
         tol: relative accuracy of the codes, see :func:`torchscn.sparse_code`.
         max_iter: cap on the solver's iterations; None is its own.
         grad: ``"implicit"``, or ``"unrolled"`` with ``solver="fista"``.
+        stop: whether the solver judges each ``"signal"`` or a ``"block"`` of neighbours as a whole.
+        init: initial atoms: of about ``"unit"`` norm, or ``"small"`` ones of standard deviation 1 / n_features.
+        options: all of the above but the shape as one object; those given by name override it.
+        device, dtype: as everywhere in torch.
 
     Attributes:
         dictionary: the atoms, ``(n_atoms, in_channels, height, width)`` like ``Conv2d.weight``.
@@ -329,7 +290,7 @@ class SparseCoding2d(_SparseCodingNd):
 
 
 class SparseCoding1d(_SparseCodingNd):
-    """Sparse codes of every patch of a sequence, in the place of ``Conv1d`` followed by ``ReLU``.
+    """Sparse codes of every patch of a sequence, instead of ``Conv1d`` followed by ``ReLU``.
 
     Arguments and attributes as for :class:`SparseCoding2d`, with one number for each geometry argument.
 
@@ -357,7 +318,7 @@ def project_lam1(model: nn.Module) -> None:
     """
     with torch.no_grad():
         for module in model.modules():
-            if isinstance(module, _SparseCodingBase):
+            if isinstance(module, CodingLayer):
                 module.lam1.clamp_(min=0)
 
 

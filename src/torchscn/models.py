@@ -1,42 +1,111 @@
-"""The networks of the paper by name: their tables, the presets, and trained ones."""
+"""Networks by name: those of the paper with their convolutional twins, trained ones, and your own."""
 
-import re
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torchscn import checks
-from torchscn.network import LayerOptions, Network, Row, adopt
-from torchscn.weights import load_pretrained
+from torchscn.checks import Registry, check_choice, check_number
+from torchscn.network import Network, Row
+from torchscn.options import NetworkOptions, Options, accept_options, choose_options
+from torchscn.weights import TrainedWeights, load_pretrained
 
-__all__ = ["PRESETS", "create_model", "list_models", "scn_table"]
+__all__ = ["MODELS", "ModelMaker", "create_model", "list_models", "register_model", "scn_table"]
 
-# Where the paper's text and its authors' program differ; None of these is the default as a whole (see docs/paper.md).
-PRESETS: dict[str, dict[str, Any]] = {
-    "authors": {
-        "order": "reduce_expand",
-        "downsample": (4, 6),
-        "norm": "before",
-        "init": "small",
-        "lam2": 1e-6,
-        "solver": "fista",
-        "tol": 0.0,
-        "max_iter": 50,
-    },
-    "text": {
-        "order": "expand_reduce",
-        "downsample": (6, 7),
-        "norm": "after",
-        "init": "unit",
-        "lam2": 1e-3,
-        "solver": "fista",
-        "tol": 1e-3,
-        "max_iter": None,
-    },
-}
+ModelMaker = Callable[[int, int, NetworkOptions], Network]
+"""Makes a network for a number of classes, of input channels, and options."""
+
+MODELS: Registry[ModelMaker] = Registry("model")
+
+
+def register_model(name: str) -> Callable[[ModelMaker], ModelMaker]:
+    """Decorator: make a network usable as ``create_model(name)`` and in recipes as ``model = name``.
+
+    Example:
+        >>> @register_model("tiny")
+        ... def tiny(num_classes, in_channels, options):
+        ...     return Network([Row("sparse", 8), Row("sparse", 16, 2)], num_classes, in_channels, options)
+        >>> create_model("tiny", num_classes=2, lam1=0.1).table[1].width
+        16
+        >>> _ = MODELS.pop("tiny")
+    """
+    return MODELS.register(name)
+
+
+def list_models() -> list[str]:
+    """Names usable in :func:`create_model`: the paper's networks and their convolutional twins.
+
+    Example:
+        >>> list_models()
+        ['cnn1', 'cnn2', 'cnn4', 'scn1', 'scn2', 'scn4']
+    """
+    return sorted(MODELS)
+
+
+@accept_options(NetworkOptions)
+def create_model(
+    name: str,
+    num_classes: int | None = None,
+    in_channels: int | None = None,
+    pretrained: str | None = None,
+    *,
+    preset: str | None = None,
+    **options: Any,
+) -> Network:
+    """A network by name: ``scn1``, ``scn2``, ``scn4`` of the paper, or ``cnn1``, ``cnn2``, ``cnn4``, their twins.
+
+    A twin has the same shapes and norms with ``Conv2d`` (with bias) and ``ReLU`` in place of every sparse coding layer.
+
+    Args:
+        name: one of :func:`list_models`; the digit is the paper's K.
+        num_classes: number of classes; 10 unless given.
+        in_channels: channels of the images; 3 unless given.
+        pretrained: data set whose trained weights to load, of those in :func:`torchscn.list_pretrained`. They bring
+            their own classes, channels and shape; ``solver``, ``tol``, ``max_iter`` and ``grad`` may be given beside
+            them. The network is in evaluation mode and knows its ``preprocess`` and ``classes``. Networks of your own
+            are loaded with :func:`torchscn.load_trained`.
+        preset: ``"authors"`` or ``"text"`` choose every option as the authors' program or the paper's text has it;
+            options given here override it. What it chose for its solver goes with that solver, see
+            :meth:`torchscn.Options.change`.
+        options: any of :class:`torchscn.NetworkOptions`: ``stem``, ``width``, ``order`` and ``downsample`` of the
+            paper's table, ``norm`` and ``affine``, penalties, initial values and solver of every sparse coding layer.
+
+    Example:
+        >>> model = create_model("scn1", num_classes=10)
+        >>> sum(p.numel() for p in model.parameters())
+        173896
+    """
+    make = MODELS[name]
+    if pretrained is None:
+        chosen = choose_options(preset, options)
+        return make(10 if num_classes is None else num_classes, 3 if in_channels is None else in_channels, chosen)
+    if preset is not None:
+        options["preset"] = preset
+    weights = load_pretrained(f"{name}-{pretrained}")
+    _check_beside(weights, pretrained, options, num_classes, in_channels)
+    own = dict(weights.about["options"])
+    chosen = choose_options(own.pop("preset", None), own, options)
+    model = make(weights.num_classes, weights.in_channels, chosen)
+    model.adopt(weights, source=f"pretrained={pretrained!r}")
+    return model.eval()
+
+
+def _check_beside(
+    weights: TrainedWeights, data: str, options: Mapping[str, Any], num_classes: int | None, in_channels: int | None
+) -> None:
+    """What is asked for beside trained weights goes with them: only how to solve is free."""
+    clashes = [name for name in options if name not in Options.names()]
+    if clashes:
+        free = ", ".join(Options.names())
+        raise ValueError(f"pretrained={data!r} brings its own {', '.join(clashes)}; only {free} may be given.")
+    if num_classes not in (None, weights.num_classes):
+        raise ValueError(
+            f"pretrained={data!r} tells {weights.num_classes} classes apart, not {num_classes}; for other classes "
+            "leave num_classes out and replace model.classifier by a new nn.Linear."
+        )
+    if in_channels not in (None, weights.in_channels):
+        raise ValueError(f"pretrained={data!r} takes images of {weights.in_channels} channels, not {in_channels}.")
+
 
 _SECTIONS = (16, 16, 16, 32, 32, 64, 64)  # slim width of the paper's seven bottleneck modules
-_NAME = re.compile(r"(scn|cnn)([124])")
 
 
 def scn_table(
@@ -60,9 +129,9 @@ def scn_table(
         >>> scn_table(width=4)[:2]
         [Row(kind='sparse', width=16, stride=1), Row(kind='sparse', width=64, stride=1)]
     """
-    checks.check_choice("order", order, ("reduce_expand", "expand_reduce"))
-    checks.check_number("width", width, at_least=1, whole=True)
-    checks.check_number("stem", stem, at_least=1, whole=True)
+    check_choice("order", order, ("reduce_expand", "expand_reduce"))
+    check_number("width", width, at_least=1, whole=True)
+    check_number("stem", stem, at_least=1, whole=True)
     rows = []
     for number, slim in enumerate(_SECTIONS, start=1):
         pair = [stem if number == 1 else slim, slim * width]
@@ -71,144 +140,18 @@ def scn_table(
     return rows
 
 
-def list_models() -> list[str]:
-    """Names usable in :func:`create_model`: the paper's networks and their convolutional twins.
+def _paper_network(kind: str, width: int) -> ModelMaker:
+    """SCN-``width`` of the paper, or its twin."""
 
-    Example:
-        >>> list_models()
-        ['cnn1', 'cnn2', 'cnn4', 'scn1', 'scn2', 'scn4']
-    """
-    return [family + width for family in ("cnn", "scn") for width in "124"]
-
-
-def create_model(
-    name: str,
-    num_classes: int = 10,
-    in_channels: int = 3,
-    pretrained: str | None = None,
-    *,
-    preset: str | None = None,
-    stem: int | None = None,
-    width: int | None = None,
-    order: str | None = None,
-    downsample: Sequence[int] | None = None,
-    norm: str | None = None,
-    affine: bool | None = None,
-    lam1: float | None = None,
-    lam2: float | None = None,
-    per_atom: bool | None = None,
-    learn_lam1: bool | None = None,
-    unit_norm: bool | None = None,
-    init: str | None = None,
-    solver: str | None = None,
-    tol: float | None = None,
-    max_iter: int | None = None,
-    grad: str | None = None,
-) -> Network:
-    """A network by name: ``scn1``, ``scn2``, ``scn4`` of the paper, or ``cnn1``, ``cnn2``, ``cnn4``, their twins.
-
-    A twin has the same shapes and norms with ``Conv2d`` (with bias) and ``ReLU`` in place of every sparse coding layer.
-
-    Args:
-        name: one of :func:`list_models`; the digit is the paper's K.
-        num_classes: number of classes.
-        in_channels: channels of the images.
-        pretrained: data set whose trained weights to load, of those in :func:`torchscn.list_pretrained`. They bring
-            their own classes, channels and shape; ``solver``, ``tol``, ``max_iter`` and ``grad`` may be given beside
-            them. The network is in evaluation mode and knows its ``preprocess`` and ``classes``. Networks of your own
-            are loaded with :func:`torchscn.training.load_trained`.
-        preset: ``"authors"`` or ``"text"`` choose every option as the authors' program or the paper's text has it;
-            options given here go before it. Its ``tol`` and ``max_iter`` belong to its solver: they fall away beside
-            another ``solver``, and its ``max_iter`` beside another ``tol``.
-        stem: width of the first slim layer, 16 unless given (the paper uses 8 on MNIST).
-        width: another K.
-        order: ``"reduce_expand"`` or ``"expand_reduce"``.
-        downsample: modules, counted from 1, whose first layer has stride 2.
-        norm, affine, lam1, lam2, per_atom, learn_lam1, unit_norm, init, solver, tol, max_iter, grad: see
-            :class:`LayerOptions`.
-
-    Example:
-        >>> model = create_model("scn1", num_classes=10)
-        >>> sum(p.numel() for p in model.parameters())
-        173896
-    """
-    checks.check_choice("model", name, list_models())
-    if preset is not None:
-        checks.check_choice("preset", preset, PRESETS)
-    options = {key: value for key, value in dict(locals()).items() if key in _OPTIONS and value is not None}
-    if pretrained is not None:
-        return _load_pretrained(name, pretrained, num_classes, in_channels, preset, options)
-    return _build(name, num_classes, in_channels, resolve_options(preset, options))
-
-
-_TABLE_OPTIONS = ("stem", "order", "downsample")
-_LAYER_OPTIONS = tuple(field.name for field in fields(LayerOptions))
-_SOLVER_OPTIONS = ("solver", "tol", "max_iter", "grad")
-_OPTIONS = ("width", *_TABLE_OPTIONS, *_LAYER_OPTIONS)
-
-
-def resolve_options(preset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a preset with those given in their place.
-
-    Example:
-        >>> resolve_options("authors", {"solver": "auto", "lam2": 0.1})["lam2"]
-        0.1
-    """
-    chosen = PRESETS.get(preset or "", {})
-    return _without(chosen, outdated_by(chosen, options)) | dict(options)
-
-
-def outdated_by(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The options chosen earlier that mean nothing beside those given now: they belonged to another solver or tol.
-
-    Example:
-        >>> outdated_by({"tol": 0.0, "max_iter": 50}, {"tol": 1e-5})
-        ('max_iter',)
-    """
-    before = vars(LayerOptions()) | dict(chosen)
-    after = before | dict(given)
-    if after["solver"] != before["solver"]:
-        return ("tol", "max_iter", "grad")
-    return ("max_iter",) if after["tol"] != before["tol"] else ()
-
-
-def _without(options: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if key not in names}
-
-
-def _build(name: str, num_classes: int, in_channels: int, options: dict[str, Any]) -> Network:
-    """The network of that name with other options in the place of the defaults."""
-    match = _NAME.fullmatch(name)
-    assert match is not None
-    family, digit = match.groups()
-    table_options = {key: options[key] for key in _TABLE_OPTIONS if key in options}
-    table = scn_table(options.get("width", int(digit)), kind="sparse" if family == "scn" else "conv", **table_options)
-    layer_options = LayerOptions(**{key: options[key] for key in _LAYER_OPTIONS if key in options})
-    return Network(table, num_classes, in_channels, layer_options)
-
-
-def _load_pretrained(
-    name: str, data: str, num_classes: int, in_channels: int, preset: str | None, options: dict[str, Any]
-) -> Network:
-    """The network of that name with weights of the package; what is asked for beside them must go with them."""
-    weights = load_pretrained(f"{name}-{data}")
-    clashes = [key for key in options if key not in _SOLVER_OPTIONS] + (["preset"] if preset else [])
-    if clashes:
-        raise ValueError(
-            f"pretrained={data!r} brings its own {', '.join(clashes)}; only {', '.join(_SOLVER_OPTIONS)} may be given."
+    def make(num_classes: int, in_channels: int, options: NetworkOptions) -> Network:
+        table = scn_table(
+            options.width or width, stem=options.stem, order=options.order, downsample=options.downsample, kind=kind
         )
-    own_classes, own_channels = len(weights.about["classes"]), len(weights.normalization["mean"])
-    # The defaults cannot be told from a wish for them, so they give way.
-    if num_classes not in (10, own_classes):
-        raise ValueError(
-            f"pretrained={data!r} tells {own_classes} classes apart, not {num_classes}; for other classes leave "
-            "num_classes out and put a new nn.Linear in the place of model.classifier."
-        )
-    if in_channels not in (3, own_channels):
-        raise ValueError(f"pretrained={data!r} takes images of {own_channels} channels, not {in_channels}.")
-    own = dict(weights.about["options"])
-    own_preset = own.pop("preset", None)
-    own = _without(own, outdated_by(resolve_options(own_preset, own), options)) | options
-    model = _build(name, own_classes, own_channels, resolve_options(own_preset, own))
-    adopt(model, weights, source=f"pretrained={data!r}")
-    return model.eval()
+        return Network(table, num_classes, in_channels, options)
+
+    return make
+
+
+for _width in (1, 2, 4):
+    register_model(f"scn{_width}")(_paper_network("sparse", _width))
+    register_model(f"cnn{_width}")(_paper_network("conv", _width))

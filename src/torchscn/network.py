@@ -6,19 +6,19 @@ network is the same table with the other kind, and a table of your own may mix t
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torchscn import checks
+from torchscn.checks import check_choice, check_number
 from torchscn.data import Normalization
 from torchscn.fusion import can_fuse, run_fused
 from torchscn.layers import SparseCoding2d
+from torchscn.options import LayerOptions
 from torchscn.weights import TrainedWeights, fill_model
 
-__all__ = ["Bottleneck", "CodingBlock", "LayerOptions", "Network", "Row"]
+__all__ = ["Bottleneck", "CodingBlock", "Network", "Row"]
 
 
 class Row(NamedTuple):
@@ -27,28 +27,6 @@ class Row(NamedTuple):
     kind: str  # "sparse" or "conv"
     width: int
     stride: int = 1
-
-
-@dataclass(frozen=True)
-class LayerOptions:
-    """What all layers of a network share; the options of sparse coding mean nothing to ``"conv"`` rows."""
-
-    norm: str = "before"  # batch norm "before" each layer and once at the end, or "after" each layer
-    affine: bool = False  # learn scale and bias of the batch norm
-    lam1: float = 0.0  # initial l1 penalty
-    lam2: float = 1e-3  # l2 penalty
-    per_atom: bool = False  # one lam1 per atom instead of one per layer
-    learn_lam1: bool = True
-    unit_norm: bool = False  # keep atoms at unit norm
-    init: str = "unit"  # atoms of about "unit" norm, or the authors' "small" ones of standard deviation 1 / n_features
-    solver: str = "auto"
-    tol: float = 1e-2
-    max_iter: int | None = None
-    grad: str = "implicit"
-
-    def __post_init__(self) -> None:
-        checks.check_choice("norm", self.norm, ("before", "after"))
-        checks.check_choice("init", self.init, ("unit", "small"))
 
 
 class CodingBlock(nn.Sequential):
@@ -90,7 +68,7 @@ class Bottleneck(nn.Sequential):
         kind: str = "sparse",
         options: LayerOptions | None = None,
     ):
-        checks.check_choice("order", order, ("reduce_expand", "expand_reduce"))
+        check_choice("order", order, ("reduce_expand", "expand_reduce"))
         first, second = (reduce, expand) if order == "reduce_expand" else (expand, reduce)
         super().__init__(*_make_blocks(in_channels, [Row(kind, first, stride), Row(kind, second)], options))
 
@@ -131,8 +109,8 @@ class Network(nn.Module):
         self.table = [Row(*row) for row in table]
         if not self.table:
             raise ValueError("the table of layers is empty; give at least one row (kind, width, stride).")
-        checks.check_number("num_classes", num_classes, at_least=1, whole=True)
-        checks.check_number("in_channels", in_channels, at_least=1, whole=True)
+        check_number("num_classes", num_classes, at_least=1, whole=True)
+        check_number("in_channels", in_channels, at_least=1, whole=True)
         self.num_classes, self.in_channels = num_classes, in_channels
         self.classes: tuple[str, ...] | None = None
         self.image_size: tuple[int, int] | None = None
@@ -155,6 +133,17 @@ class Network(nn.Module):
         logits: Tensor = self.classifier(x.mean((2, 3)))
         return logits
 
+    def remember(self, normalization: Normalization, classes: Sequence[str], image_size: tuple[int, int]) -> None:
+        """What the network was trained on, for :meth:`preprocess` and whoever reads its answers."""
+        self.normalization = normalization
+        self.classes, self.image_size = tuple(classes), image_size
+
+    def adopt(self, weights: TrainedWeights, source: str) -> None:
+        """Take over trained weights, preprocessing and classes; errors name the ``source``."""
+        fill_model(self, weights.model, source)
+        height, width = weights.about["image_size"]
+        self.remember(Normalization.from_state(weights.normalization), weights.about["classes"], (height, width))
+
     def preprocess(self, images: Tensor) -> Tensor:
         """Images as the network was trained on them, on its device: what :meth:`forward` takes.
 
@@ -173,7 +162,7 @@ class Network(nn.Module):
         if self.normalization is None:
             raise RuntimeError(
                 "this network was not trained, so it does not know its preprocessing; create_model(..., "
-                "pretrained=...) and torchscn.training.load_trained make networks that do."
+                "pretrained=...) and torchscn.load_trained make networks that do."
             )
         self._check_input(images)
         return self.normalization(images.cpu()).to(self.classifier.weight)
@@ -217,14 +206,6 @@ class Network(nn.Module):
             )
 
 
-def adopt(model: Network, weights: TrainedWeights, source: str) -> None:
-    """Give a network its trained weights, preprocessing and classes; errors name the ``source``."""
-    fill_model(model, weights.model, source)
-    height, width = weights.about["image_size"]
-    model.normalization = Normalization.from_state(weights.normalization)
-    model.classes, model.image_size = tuple(weights.about["classes"]), (height, width)
-
-
 def _make_blocks(in_channels: int, table: Sequence[Row], options: LayerOptions | None) -> list[CodingBlock]:
     """One block per row, each taking what the one before puts out."""
     inputs = [in_channels, *(row.width for row in table[:-1])]
@@ -236,27 +217,10 @@ def _norm(channels: int, options: LayerOptions) -> nn.BatchNorm2d:
 
 
 def _make_layer(in_channels: int, row: Row, options: LayerOptions) -> list[nn.Module]:
-    checks.check_choice("kind", row.kind, ("sparse", "conv"))
+    check_choice("kind", row.kind, ("sparse", "conv"))
     if row.kind == "conv":
         convolution = nn.Conv2d(in_channels, row.width, 3, row.stride, padding=1)
         nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
         nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
         return [convolution, nn.ReLU()]
-    layer = SparseCoding2d(
-        in_channels,
-        row.width,
-        3,
-        row.stride,
-        lam1=options.lam1,
-        lam2=options.lam2,
-        per_atom=options.per_atom,
-        learn_lam1=options.learn_lam1,
-        unit_norm=options.unit_norm,
-        solver=options.solver,
-        tol=options.tol,
-        max_iter=options.max_iter,
-        grad=options.grad,
-    )
-    if options.init == "small":
-        nn.init.normal_(layer.dictionary, std=1 / layer.dictionary[0].numel())
-    return [layer]
+    return [SparseCoding2d(in_channels, row.width, 3, row.stride, options=options)]

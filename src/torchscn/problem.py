@@ -1,17 +1,38 @@
-r"""The problem, written once.
+r"""The problem, written once, and the constraints its codes may be under.
 
 For a signal ``x``, a dictionary ``D`` whose rows are atoms, and a code ``a``:
 
 .. math::  F(a) = \tfrac12 \|x - a D\|^2 + \sum_j \lambda_{1,j} a_j + \tfrac{\lambda_2}{2} \|a\|^2, \qquad a \ge 0
 
 Its *normal form* is all a solver needs: ``rhs = x D' - lam1`` (one row per signal) and ``gram = D D' + lam2 I``, with
-``F(a) = a G a' / 2 - rhs a' + constant``.
+``F(a) = a G a' / 2 - rhs a' + constant``. :class:`Problem` is a batch of them, :class:`Result` what a solver makes of
+it, :class:`Solution` what a user sees.
 """
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["gradient", "gram_matrix", "kkt_residual", "normal_form", "normal_kkt_residual", "objective"]
+from torchscn.checks import Registry
+
+__all__ = [
+    "CONSTRAINTS",
+    "Affine",
+    "Constraint",
+    "NonNegative",
+    "OnSupport",
+    "Problem",
+    "Result",
+    "Solution",
+    "gradient",
+    "gram_matrix",
+    "kkt_residual",
+    "normal_form",
+    "objective",
+]
 
 
 def objective(
@@ -64,7 +85,7 @@ def kkt_residual(
         >>> kkt_residual(torch.tensor([3.0, 4.0]), torch.eye(2), torch.tensor([2.5, 3.5]), lam1=0.5)
         tensor(0.)
     """
-    return _complementarity(codes, gradient(x, dictionary, codes, lam1, lam2))
+    return NonNegative().residual(codes, gradient(x, dictionary, codes, lam1, lam2)).abs().amax(-1)
 
 
 def gram_matrix(dictionary: Tensor, lam2: float | Tensor = 0.0) -> Tensor:
@@ -92,15 +113,196 @@ def normal_form(
     return x @ dictionary.mT - lam1, gram_matrix(dictionary, lam2)
 
 
-def normal_kkt_residual(rhs: Tensor, gram: Tensor, codes: Tensor) -> Tensor:
-    """:func:`kkt_residual` computed from the normal form.
+class Constraint(ABC):
+    """Which codes are allowed. A subclass is a frozen dataclass whose fields, all tensors, are what it is made of.
+
+    ``kind`` is its name in :data:`CONSTRAINTS`. Through operators, which take no objects, a constraint travels as its
+    kind and its tensors. All methods work on ``(n_signals, n_atoms)``.
+    """
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def project(self, codes: Tensor) -> Tensor:
+        """The nearest codes that are allowed."""
+
+    @abstractmethod
+    def movable(self, codes: Tensor) -> Tensor:
+        """The support: positive where a code can move both ways, of the codes' dtype."""
+
+    def project_atom(self, values: Tensor, atom: int) -> Tensor:
+        """:meth:`project` for the codes of one atom, ``(n_signals,)``, where atoms do not depend on each other."""
+        raise TypeError(
+            f"codes under the constraint {self.kind!r} cannot be updated one at a time; use solver='fista'."
+        )
+
+    def residual(self, codes: Tensor, grad: Tensor) -> Tensor:
+        """How far a gradient step would move each code, zero exactly at the optimum."""
+        return codes - self.project(codes - grad)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What the constraint is made of: ``CONSTRAINTS[kind](*tensors)`` makes it again."""
+        return tuple(vars(self).values())
+
+    def take(self, rows: Tensor) -> "Constraint":
+        """The constraint of the chosen signals."""
+        return self
+
+    def ridge(self, dtype: torch.dtype) -> float:
+        """Relative addition to the diagonal where the system would otherwise have no finite solution."""
+        return 0.0
+
+
+CONSTRAINTS: Registry[type[Constraint]] = Registry("constraint")
+
+
+@CONSTRAINTS.register("non_negative")
+@dataclass(frozen=True)
+class NonNegative(Constraint):
+    """No code below zero: the paper's constraint, and the default.
 
     Example:
-        >>> normal_kkt_residual(torch.tensor([2.5, -1.0]), torch.eye(2), torch.tensor([2.0, 0.0]))
-        tensor(0.5000)
+        >>> NonNegative().project(torch.tensor([-1.0, 2.0]))
+        tensor([0., 2.])
     """
-    return _complementarity(codes, codes @ gram - rhs)
+
+    kind = "non_negative"
+
+    def project(self, codes: Tensor) -> Tensor:
+        return codes.relu()
+
+    def project_atom(self, values: Tensor, atom: int) -> Tensor:
+        return values.clamp(min=0)
+
+    def movable(self, codes: Tensor) -> Tensor:
+        # Positive exactly where a code can move: the codes serve as they are.
+        return codes
+
+    def residual(self, codes: Tensor, grad: Tensor) -> Tensor:
+        return torch.minimum(codes, grad)
 
 
-def _complementarity(codes: Tensor, grad: Tensor) -> Tensor:
-    return torch.minimum(codes, grad).abs().amax(-1)
+@CONSTRAINTS.register("on_support")
+@dataclass(frozen=True)
+class OnSupport(Constraint):
+    """Free on a support and zero elsewhere: a linear system per signal, the backward twin of every other constraint.
+
+    Args:
+        mask: ``(n_signals, n_atoms)``, positive on the support.
+    """
+
+    mask: Tensor
+    kind = "on_support"
+
+    def project(self, codes: Tensor) -> Tensor:
+        return codes * (self.mask > 0)
+
+    def project_atom(self, values: Tensor, atom: int) -> Tensor:
+        return values * (self.mask[:, atom] > 0)
+
+    def movable(self, codes: Tensor) -> Tensor:
+        return self.mask
+
+    def take(self, rows: Tensor) -> "OnSupport":
+        return OnSupport(self.mask[rows])
+
+    def ridge(self, dtype: torch.dtype) -> float:
+        # Where atoms on the support are linearly dependent, this picks one of many solutions.
+        return 16 * torch.finfo(dtype).eps
+
+
+class Affine(NamedTuple):
+    """What is wanted of the codes in the end: ``codes * scale + offset``, one value per atom each."""
+
+    scale: Tensor
+    offset: Tensor
+
+
+_NON_NEGATIVE = NonNegative()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A batch of problems in normal form: minimise ``a G a' / 2 - (rhs - shift) a'`` for every row of ``rhs``.
+
+    Solvers know it through its methods where they can, so that other forms of the Gram matrix (one per signal, or one
+    whose columns are computed when they are asked for) have one place to go.
+    """
+
+    rhs: Tensor  # (n_signals, n_atoms)
+    gram: Tensor  # (n_atoms, n_atoms), symmetric, positive semi-definite
+    shift: Tensor | None = None  # (n_atoms,), subtracted from every row
+    init: Tensor | None = None  # (n_signals, n_atoms), codes to start from
+    constraint: Constraint = _NON_NEGATIVE
+    affine: Affine | None = None  # return the codes scaled and shifted
+    in_place: bool = False  # the result may be written over rhs
+
+    def linear(self) -> Tensor:
+        """The right-hand side with the shift subtracted."""
+        return self.rhs if self.shift is None else self.rhs - self.shift
+
+    def gradient(self, codes: Tensor) -> Tensor:
+        """Gradient of the objective in the codes."""
+        return codes @ self.gram - self.linear()
+
+    def residual(self, codes: Tensor) -> Tensor:
+        """Distance from optimality of every signal: the largest entry of the constraint's residual."""
+        return self.constraint.residual(codes, self.gradient(codes)).abs().amax(-1)
+
+    def has_energy(self) -> Tensor:
+        """Which atoms are not zero, ``(n_atoms,)``; the others keep the code 0."""
+        return self.gram.diagonal() > 0
+
+    def start(self) -> Tensor | None:
+        """Allowed, finite codes to start from, where there are any."""
+        if self.init is None:
+            return None
+        return self.constraint.project(self.init.nan_to_num(0, 0, 0)) * self.has_energy()
+
+    def take(self, rows: Tensor, init: Tensor | None = None) -> "Problem":
+        """The problems of the chosen rows, started from ``init``; their codes come back as they are."""
+        constraint = self.constraint.take(rows)
+        return replace(self, rhs=self.rhs[rows], init=init, constraint=constraint, affine=None, in_place=False)
+
+    def is_finite(self) -> Tensor:
+        """Which signals have a finite problem, ``(n_signals,)``."""
+        finite = torch.isfinite(self.rhs).all(-1) & torch.isfinite(self.gram).all()
+        return finite if self.shift is None else finite & torch.isfinite(self.shift).all()
+
+    def finish(self, codes: Tensor) -> Tensor:
+        """The codes as they are wanted."""
+        return codes if self.affine is None else codes * self.affine.scale + self.affine.offset
+
+
+class Result(NamedTuple):
+    """What a solver returns."""
+
+    codes: Tensor  # (n_signals, n_atoms), or what the problem's affine finish makes of them
+    converged: Tensor  # (n_signals,)
+    n_iter: int  # the most any signal needed
+    mean_iter: float  # the mean over signals
+
+
+@dataclass(frozen=True, repr=False)
+class Solution:
+    """Codes with their certificate, as returned by :func:`torchscn.solve` and ``layer.solve``."""
+
+    codes: Tensor
+    """The codes, ``(..., n_atoms)`` (layers over positions keep atoms where channels stand)."""
+    residual: Tensor
+    """Distance from optimality of every signal, :func:`torchscn.kkt_residual`."""
+    converged: Tensor
+    """Whether each signal met the tolerance within ``max_iter``; False for signals that are not finite."""
+    n_iter: int
+    """The most iterations any signal needed."""
+    mean_iter: float
+    """Iterations, averaged over signals."""
+
+    def __repr__(self) -> str:
+        kind = str(self.codes.dtype).removeprefix("torch.")
+        n_signals, n_converged = self.converged.numel(), int(self.converged.sum())
+        worst = f", residual at most {self.residual.max():.1e}" if n_signals else ""
+        return (
+            f"Solution(codes {tuple(self.codes.shape)} {kind}, {n_converged:,} of {n_signals:,} converged{worst},\n"
+            f"         iterations: {self.mean_iter:.1f} on average, {self.n_iter} at most)"
+        )

@@ -15,7 +15,17 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CheckpointError", "TrainedWeights", "list_pretrained", "load_pretrained", "read_weights", "write_weights"]
+__all__ = [
+    "CheckpointError",
+    "TrainedWeights",
+    "fill_model",
+    "list_pretrained",
+    "load_pretrained",
+    "read_groups",
+    "read_weights",
+    "write_groups",
+    "write_weights",
+]
 
 HASHES = "SHA256SUMS"
 
@@ -31,6 +41,14 @@ class TrainedWeights:
     model: dict[str, Tensor]  # its state
     normalization: dict[str, Tensor]  # state of its :class:`torchscn.data.Normalization`
     about: dict[str, Any]  # "classes", "image_size"; of weights that come with the package also what their card says
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.about["classes"])
+
+    @property
+    def in_channels(self) -> int:
+        return len(self.normalization["mean"])
 
     def stored_in(self, dtype: torch.dtype) -> "TrainedWeights":
         """The same with dictionaries and matrices in another precision; penalties and statistics keep theirs."""

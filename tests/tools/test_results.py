@@ -2,16 +2,15 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
-import PIL.Image
 import pytest
 import torch
 
 import torchscn
-from torchscn import data, weights
-from torchscn.cli import main
-from torchscn.results import (
+from tools.results import (
     compare_storage,
     keep_comparisons,
     load_records,
@@ -20,12 +19,14 @@ from torchscn.results import (
     save_record,
     write_report,
 )
-from torchscn.results.report import fill_page, make_tables
+from tools.results.__main__ import main
+from tools.results.report import fill_page, make_tables
+from torchscn import weights
 from torchscn.training import TrainConfig, train
 from torchscn.weights import read_weights
 
 ROOT = Path(__file__).parent.parent.parent
-QUICK = TrainConfig(epochs=2, batch_size=64, limit=256, stem=4)
+QUICK = TrainConfig(epochs=2, batch_size=64, limit=256, options={"stem": 4})
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_unfinished_run_and_empty_folder(unfinished, tmp_path):
 
 def test_solvers_agree_from_the_command_line(run, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["results", "add", str(run), "--compare", "200", "--records", str(tmp_path)])
+        main(["add", str(run), "--compare", "200", "--records", str(tmp_path)])
     assert ended.value.code == 0
     record = load_records(tmp_path)["digits-scn1"]
     errors = [row["error"] for row in record["solvers"]]
@@ -151,20 +152,6 @@ def test_runs_tested_on_validation_images_are_left_out(run, tmp_path):
     assert "tuning" not in page
 
 
-def test_evaluation_and_prediction_from_the_command_line(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    picture = Path("one[small].png")
-    PIL.Image.fromarray(data.load("digits", "test").images[0, 0].numpy()).save(picture)
-    for command in (["eval", str(run)], ["predict", str(run), str(picture)]):
-        with pytest.raises(SystemExit) as ended:
-            main(command)
-        assert ended.value.code == 0
-    out = capsys.readouterr().out
-    assert f"test error {record_run(run)['test_error']:.2f}%" in out
-    assert "blocks.13.1" in out
-    assert "one[small].png" in out
-
-
 def test_only_networks_of_the_same_recipe_are_twins(run):
     network = record_run(run)
     longer = network | {"name": "longer", "model": "cnn1", "settings": network["settings"] | {"epochs": 5}}
@@ -193,3 +180,18 @@ def test_pages_show_the_records(page):
     """Every table in the pages is what the recorded runs say."""
     text = (ROOT / page).read_text()
     assert fill_page(text, make_tables(load_records(ROOT / "results"))) == text
+
+
+def test_a_mistake_ends_in_one_sentence(unfinished, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["add", str(unfinished), "--records", str(tmp_path)])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith(f"tools.results: the run in {unfinished} is not finished")
+
+
+def test_the_command_runs_from_the_root_of_a_checkout():
+    command = [sys.executable, "-m", "tools.results", "--help"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "Bring tables and pictures up to date" in out
+    assert "add" in out
+    assert "pack" in out

@@ -2,8 +2,15 @@
 
 import pytest
 
-from torchscn.models import create_model
-from torchscn.training.config import ConfigError, TrainConfig, list_recipes, load_recipe, read_config
+from torchscn.options import NetworkOptions
+from torchscn.training.config import (
+    ConfigError,
+    TrainConfig,
+    describe_settings,
+    list_recipes,
+    load_recipe,
+    read_config,
+)
 from torchscn.training.schedule import learning_rate
 
 
@@ -26,11 +33,24 @@ def test_every_row_of_the_paper_has_a_recipe(table):
     assert config.lr == 0.1
 
 
-def test_model_options_cover_create_model():
-    import inspect
+def test_every_setting_is_described():
+    described = {entry.name: entry for entry in describe_settings()}
+    assert set(described) == (set(TrainConfig.names()) | set(NetworkOptions.names())) - {"options"}
+    assert all(entry.meaning and entry.group for entry in described.values())
+    assert described["schedule"].choices == "cosine, onecycle, steps"
+    assert (described["max_iter"].group, described["max_iter"].default) == ("model", "none")
 
-    options = set(inspect.signature(create_model).parameters) - {"name", "num_classes", "in_channels", "pretrained"}
-    assert options <= set(vars(TrainConfig()))
+
+def test_nothing_is_a_value_too(tmp_path):
+    config = TrainConfig(preset="authors").override({"max_iter": "none"})
+    assert config.make_model(10, 3).sparse_layers()[0][1].max_iter is None
+    (tmp_path / "config.json").write_text(config.to_json())
+    assert read_config(tmp_path / "config.json") == config
+
+
+def test_settings_of_runs_made_before_options_had_a_table_of_their_own(tmp_path):
+    (tmp_path / "config.json").write_text('{"model": "scn2", "stem": 8, "tol": null, "max_iter": null}')
+    assert read_config(tmp_path / "config.json") == TrainConfig(model="scn2", stem=8)
 
 
 def test_overrides_are_read_as_the_type_of_the_setting():

@@ -26,12 +26,10 @@ from torchscn.training import (
     fit,
     load_data,
     load_trained,
-    run_folder,
     train,
 )
 from torchscn.training.checkpoint import CURRENT, PREVIOUS, Checkpoint, load_checkpoint, save_checkpoint
 from torchscn.training.loop import train_step
-from torchscn.training.run_folder import describe_environment
 
 QUICK = TrainConfig(epochs=2, batch_size=64, limit=256, stem=4, shift=1, ema=0.9, warmup=0.25, schedule="onecycle")
 
@@ -142,7 +140,7 @@ def test_ctrl_c_ends_cleanly_with_a_checkpoint(tmp_path):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "go on with --resume" in err
+    assert "resume with --resume" in err
     assert "Traceback" not in err
     assert load_checkpoint(tmp_path)[1] is None
     trained = load_trained(tmp_path)
@@ -175,7 +173,7 @@ def test_a_finished_run_without_checkpoints_is_not_overwritten(tmp_path):
 
 
 def test_nothing_to_resume(tmp_path):
-    with pytest.raises(ConfigError, match="no checkpoint to go on from"):
+    with pytest.raises(ConfigError, match="no checkpoint to resume from"):
         fit(small_model(), *digits(), QUICK, tmp_path / "typo", resume=True, quiet=True)
     assert not (tmp_path / "typo").exists()
 
@@ -193,28 +191,6 @@ def test_environments_of_a_resumed_run_are_kept(tmp_path):
     assert (environment["threads"], environment["command"]) == (64, "scn train first")
     assert [entry["after_epochs"] for entry in environment["resumed"]] == [1]
     assert environment["resumed"][0]["threads"] == torch.get_num_threads()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "command"),
-    [
-        (["/usr/bin/scn", "train", "digits"], "scn train digits"),
-        (["/usr/lib/torchscn/__main__.py", "train", "digits"], "scn train digits"),
-        (["torchscn/sweep.py", "--lr", "1"], "python sweep.py --lr 1"),
-        (["work/my_training.py", "--lr", "1"], "python my_training.py --lr 1"),
-    ],
-)
-def test_command_is_what_was_typed(arguments, command, monkeypatch):
-    monkeypatch.setattr(sys, "argv", arguments)
-    assert describe_environment()["command"] == command
-
-
-def test_commit_is_that_of_the_package_only(monkeypatch, tmp_path):
-    """Not that of a project whose folder the package happens to be installed in."""
-    for arguments in (["init"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "--allow-empty", "-m", "x"]):
-        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
-    monkeypatch.setattr(run_folder, "__file__", str(tmp_path / "run_folder.py"))
-    assert describe_environment()["commit"] is None
 
 
 def test_truncated_checkpoint_falls_back(tmp_path, capsys):
@@ -330,3 +306,20 @@ def test_trained_model_loads_ready_to_use(tmp_path):
     assert model.image_size == (8, 8)
     x = model.preprocess(data.load("digits", "test").images[:20])
     assert torch.equal(model(x), result.model.eval()(x))
+
+
+def test_a_trained_network_knows_what_it_was_trained_on(tmp_path):
+    model = train(QUICK, tmp_path, quiet=True).model
+    images = data.load("digits", "test").images[:4]
+    assert model.classes == tuple("0123456789")
+    assert model.image_size == (8, 8)
+    loaded = load_trained(tmp_path).model
+    assert torch.equal(model.preprocess(images), loaded.preprocess(images))
+
+
+def test_a_network_of_the_package_is_loaded_by_its_name():
+    trained = load_trained("scn4-mnist", {"tol": 1e-4})
+    assert trained.model.sparse_layers()[0][1].tol == 1e-4
+    assert (trained.config.data, trained.config.model) == ("mnist", "scn4")
+    with pytest.raises(ValueError, match="neither a run folder nor a network of the package"):
+        load_trained("scn4-mnits")

@@ -1,9 +1,12 @@
-"""Recorded runs: kept as JSON with their curves, shown beside the paper's tables, packed as weights."""
+"""Recorded runs: kept as JSON with their curves, shown beside the paper's tables, packed as weights.
 
-from torchscn.results.compare import compare_solvers, compare_storage
-from torchscn.results.pack import pack_weights
-from torchscn.results.record import keep_comparisons, load_records, record_run, save_record
-from torchscn.results.report import write_report
+``python -m tools.results`` is the command, from the root of a checkout.
+"""
+
+from tools.results.compare import compare_solvers, compare_storage
+from tools.results.pack import pack_weights
+from tools.results.record import keep_comparisons, load_records, record_run, save_record
+from tools.results.report import write_report
 
 __all__ = [
     "compare_solvers",

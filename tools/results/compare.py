@@ -17,7 +17,7 @@ __all__ = ["FIRST", "compare_solvers", "compare_storage"]
 
 FIRST = 500  # test images whose wrong answers are counted apart, for a quick check of published weights
 
-# The first is what all others are held against.
+# All others are compared with the first.
 SOLVERS: tuple[dict[str, Any], ...] = (
     {"solver": "coordinate", "tol": 1e-5},
     {"solver": "coordinate", "tol": 1e-2},
@@ -41,7 +41,7 @@ def compare_solvers(
 
     Returns:
         One row for each of :data:`SOLVERS`: its options, the number of ``images``, ``error`` in percent, and
-        ``other_answers``, the share of images in percent that are answered otherwise than with the first.
+        ``other_answers``, the share of images in percent that are answered differently from the first.
     """
     batches = evaluation_batches(load_trained(folder), data_dir)
     batches.images = batches.images.take(range(min(n_images, len(batches.images))))

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from torchscn.results.compare import FIRST
-from torchscn.results.record import describe_commands, describe_over_time
+from tools.results.compare import FIRST
+from tools.results.record import describe_commands, describe_over_time
 from torchscn.training import load_trained
 from torchscn.training.run_folder import RunFolder
 from torchscn.weights import HASHES, TrainedWeights, file_hash, read_weights, write_weights
@@ -27,7 +27,8 @@ def pack_weights(folder: Path, record: dict[str, Any], output: Path) -> Path:
     """
     if "storage" not in record:
         raise ValueError(
-            f"the record of {record['name']} lacks the comparison: `scn results add {folder} --compare 1000`."
+            f"the record of {record['name']} lacks the comparison; "
+            f"make it with `python -m tools.results add {folder} --compare 1000`."
         )
     weights = read_weights(RunFolder(folder).weights)
     half = record["storage"][-1]

@@ -16,7 +16,7 @@ _COMPARISONS = ("storage", "solvers")
 
 
 def record_run(folder: Path) -> dict[str, Any]:
-    """All that makes a finished run believable and repeatable; the name is that of the folder.
+    """Everything that makes a finished run credible and repeatable; the name is that of the folder.
 
     Raises:
         ValueError: this is no run folder, or the run is not finished.
@@ -72,12 +72,14 @@ def load_records(folder: Path) -> dict[str, dict[str, Any]]:
     """
     found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     if not found:
-        raise ValueError(f"{folder} holds no records; make one with `scn results add RUN --records {folder}`.")
+        raise ValueError(
+            f"{folder} holds no records; make one with `python -m tools.results add RUN --records {folder}`."
+        )
     return found
 
 
 def describe_commands(record: dict[str, Any]) -> str:
-    """The commands of a run: the first, and those that went on with it.
+    """The commands of a run: the first, and those that resumed it.
 
     Example:
         >>> describe_commands({"environment": {"command": "scn train digits"}})
@@ -89,7 +91,7 @@ def describe_commands(record: dict[str, Any]) -> str:
 
 
 def describe_over_time(record: dict[str, Any], what: str) -> str:
-    """Something of a run's environment, with what it became where the run was gone on with.
+    """Something of a run's environment, with what it became when the run was resumed.
 
     Example:
         >>> describe_over_time({"environment": {"threads": 1, "resumed": [{"threads": 1}, {"threads": 2}]}}, "threads")

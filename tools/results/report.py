@@ -11,13 +11,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchscn.results.paper import CIFAR, MNIST, SCN_ERRORS, PaperRow
-from torchscn.results.record import describe_commands, describe_over_time, load_records
+from tools.results.paper import CIFAR, MNIST, SCN_ERRORS, PaperRow
+from tools.results.record import describe_commands, describe_over_time, load_records
+from torchscn.data import DATASETS
 
 __all__ = ["fill_page", "make_tables", "write_report"]
 
 Record = dict[str, Any]
 _WIDTH = "width-"
+_DATA_TITLES = {dataset.name: dataset.title for dataset in DATASETS}
 
 
 def write_report(records: Path, docs: Path, readme: Path) -> list[Path]:
@@ -204,9 +206,6 @@ def _summary(runs: list[Record]) -> str:
         for run in runs
     ]
     return _table(["run, on a CPU", "parameters", "test error %", "paper %", "budget"], rows)
-
-
-_DATA_TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "stl10": "STL-10", "digits": "digits"}
 
 
 def _title(model: str) -> str:

@@ -1,23 +1,28 @@
 """The exact solver: find the support, solve on it, verify the optimality conditions."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from torchscn.solvers.base import QuadraticProgram, Result, poison_rows, register
+from torchscn.options import Options
+from torchscn.problem import NonNegative, OnSupport, Problem, Result
 from torchscn.solvers.coordinate import coordinate
+from torchscn.solvers.iterate import mark_bad_signals
+from torchscn.solvers.registry import register_solver
 
-__all__ = ["active_set"]
+__all__ = ["active_set", "can_finish"]
 
 MAX_ITER = 100
 """Cap on the changes of support when ``max_iter`` is None."""
 
-_START_TOL = 1e-3  # of the coordinate descent that proposes a first support
+_START = Options(tol=1e-3)  # of the coordinate descent that proposes a first support
 _CHUNK_VALUES = 2**20  # of the batched systems in memory at once; small enough for the cache
 _FULL_EXCHANGES = 3  # changes of the whole support allowed without progress
 
 
-@register("active_set")
-def active_set(problem: QuadraticProgram, tol: float, max_iter: int | None = None) -> Result:
+@register_solver("active_set")
+def active_set(problem: Problem, options: Options) -> Result:
     """Block principal pivoting from a support that coordinate descent proposes.
 
     Ends with a direct solve on the final support and a check of the optimality conditions, so the residual is at
@@ -28,19 +33,33 @@ def active_set(problem: QuadraticProgram, tol: float, max_iter: int | None = Non
         J. Kim and H. Park, Fast nonnegative matrix factorization: an active-set-like method and comparisons, SIAM J.
         Scientific Computing 33 (2011).
     """
-    if problem.support is not None:
-        codes = _solve_in_chunks(problem.linear(), problem.gram, problem.support > 0)
-        everywhere = torch.ones(len(codes), dtype=torch.bool, device=codes.device)
-        return Result(*poison_rows(problem, codes, everywhere), n_iter=1, mean_iter=1.0)
+    if isinstance(problem.constraint, OnSupport):
+        return _solve_linear(problem, problem.constraint.mask > 0)
+    if not can_finish(problem):
+        raise ValueError(f"solver='active_set' does not know the constraint {problem.constraint.kind!r}; use 'fista'.")
     start = problem.start()
-    proposal = coordinate(problem, _START_TOL, None).codes if start is None else start
+    proposal = coordinate(replace(problem, affine=None, in_place=False), _START).codes if start is None else start
     rhs, gram = problem.linear().detach(), problem.gram.detach()
     # Rows that are not finite would stop a factorisation of the whole batch; they are marked afterwards.
     rhs, gram = rhs.nan_to_num(0, 0, 0), gram.nan_to_num(0, 0, 0)
     search = _Pivoting(rhs, gram, proposal > 0)
-    n_iter = search.run(MAX_ITER if max_iter is None else max_iter)
-    codes, converged = poison_rows(problem, search.codes.relu(), search.done & search.solved)
-    return Result(codes, converged, n_iter, float(search.n_changes.double().mean()) if len(rhs) else 0.0)
+    n_iter = search.run(MAX_ITER if options.max_iter is None else options.max_iter)
+    codes, converged = mark_bad_signals(problem, search.codes.relu(), search.done & search.solved)
+    mean_iter = float(search.n_changes.double().mean()) if len(rhs) else 0.0
+    return Result(problem.finish(codes), converged, n_iter, mean_iter)
+
+
+def can_finish(problem: Problem) -> bool:
+    """Whether :func:`active_set` knows the constraint of the problem."""
+    return isinstance(problem.constraint, (NonNegative, OnSupport))
+
+
+def _solve_linear(problem: Problem, support: Tensor) -> Result:
+    """One system per signal."""
+    codes = _solve_in_chunks(problem.linear(), problem.gram, support)
+    everywhere = torch.ones(len(codes), dtype=torch.bool, device=codes.device)
+    codes, converged = mark_bad_signals(problem, codes, everywhere)
+    return Result(problem.finish(codes), converged, n_iter=1, mean_iter=1.0)
 
 
 class _Pivoting:

@@ -2,29 +2,33 @@
 
 import torch
 
-from torchscn.solvers.active_set import active_set
-from torchscn.solvers.base import QuadraticProgram, Result, register
+from torchscn.options import Options
+from torchscn.problem import Problem, Result
+from torchscn.solvers.active_set import active_set, can_finish
 from torchscn.solvers.coordinate import coordinate
 from torchscn.solvers.fista import fista
+from torchscn.solvers.registry import register_solver
 
 __all__ = ["auto"]
 
 
-@register("auto")
-def auto(problem: QuadraticProgram, tol: float, max_iter: int | None = None) -> Result:
+@register_solver("auto")
+def auto(problem: Problem, options: Options) -> Result:
     """Coordinate descent on a CPU, FISTA elsewhere.
 
     On a CPU, signals too ill-conditioned for 1,000 sweeps are finished by the exact solver, unless ``max_iter`` is
-    given: then it caps the sweeps and the rest is reported as not converged.
+    given: then it caps the sweeps and the rest is reported as not converged. A problem that is solved in place cannot
+    be finished so: its right-hand side is gone.
     """
     if problem.rhs.device.type != "cpu":
-        return fista(problem, tol, max_iter)
-    result = coordinate(problem, tol, max_iter)
-    if max_iter is not None or bool(result.converged.all()):
+        return fista(problem, options)
+    result = coordinate(problem, options)
+    if options.max_iter is not None or problem.in_place or not can_finish(problem) or bool(result.converged.all()):
         return result
     unfinished = (~result.converged & torch.isfinite(result.codes).all(-1)).nonzero().squeeze(-1)
-    exact = active_set(problem.take(unfinished, init=result.codes[unfinished]), tol, None)
+    start = result.codes[unfinished] if problem.affine is None else None
+    exact = active_set(problem.take(unfinished, init=start), options)
     better = unfinished[exact.converged]
-    result.codes[better] = exact.codes[exact.converged]
+    result.codes[better] = problem.finish(exact.codes[exact.converged])
     result.converged[better] = True
     return result

@@ -3,7 +3,10 @@
 import torch
 from torch import Tensor
 
-from torchscn.solvers.base import QuadraticProgram, Result, effective_tol, iterate, poison_rows, register
+from torchscn.options import Options
+from torchscn.problem import Problem, Result
+from torchscn.solvers.iterate import iterate, mark_bad_signals, reachable_tol
+from torchscn.solvers.registry import register_solver
 
 __all__ = ["fista"]
 
@@ -11,8 +14,8 @@ MAX_ITER = 10_000
 """Cap on the steps when ``max_iter`` is None."""
 
 
-@register("fista")
-def fista(problem: QuadraticProgram, tol: float, max_iter: int | None = None) -> Result:
+@register_solver("fista")
+def fista(problem: Problem, options: Options) -> Result:
     """Projected gradient steps with Nesterov's momentum, step one over the largest eigenvalue of the Gram matrix.
 
     ``tol=0`` with a ``max_iter`` runs exactly that many steps of the published method (the paper's authors use 50).
@@ -25,26 +28,26 @@ def fista(problem: QuadraticProgram, tol: float, max_iter: int | None = None) ->
         Imaging Sciences 2 (2009). B. O'Donoghue and E. Candès, Adaptive restart for accelerated gradient schemes,
         Foundations of Computational Mathematics 15 (2015).
     """
-    tol = effective_tol(tol, problem.gram, max_iter)
-    step = _Step(problem, restart=tol > 0)
+    tol = reachable_tol(options, problem.gram)
     start = problem.start()
     codes = torch.zeros_like(problem.rhs) if start is None else start
-    codes, converged, n_iter = iterate(step, codes, tol, MAX_ITER if max_iter is None else max_iter)
-    codes, converged = poison_rows(problem, codes, converged)
-    return Result(codes, converged, n_iter, float(n_iter))
+    max_iter = MAX_ITER if options.max_iter is None else options.max_iter
+    codes, converged, n_iter = iterate(_Step(problem, restart=tol > 0), codes, tol, max_iter)
+    codes, converged = mark_bad_signals(problem, codes, converged)
+    return Result(problem.finish(codes), converged, n_iter, float(n_iter))
 
 
 class _Step:
     """One step, carrying the extrapolated point and the momentum of every signal."""
 
-    def __init__(self, problem: QuadraticProgram, restart: bool):
-        gram = problem.gram + problem.ridge() * torch.diag(problem.gram.diagonal())
+    def __init__(self, problem: Problem, restart: bool):
+        gram = problem.gram + problem.constraint.ridge(problem.gram.dtype) * torch.diag(problem.gram.diagonal())
         scale = 1 / _largest_eigenvalue(gram)
         # y - scale * (y G - rhs) = y contraction + target
         self.contraction = torch.eye(len(gram), dtype=gram.dtype, device=gram.device) - scale * gram
         # Without energy there is nothing to pull an atom back: its code stays 0.
-        self.target = scale * problem.linear() * (gram.diagonal() > 0)
-        self.project = problem.project
+        self.target = scale * problem.linear() * problem.has_energy()
+        self.project = problem.constraint.project
         self.restart = restart
         self.momentum = torch.ones_like(problem.rhs[..., :1])
         self.ahead: Tensor | None = None

@@ -15,7 +15,15 @@ from torch.optim import Optimizer
 
 from torchscn.weights import CheckpointError, fill_model, read_groups, write_groups
 
-__all__ = ["Checkpoint", "CheckpointError", "load_checkpoint", "save_checkpoint"]
+__all__ = [
+    "CURRENT",
+    "PREVIOUS",
+    "Checkpoint",
+    "CheckpointError",
+    "load_checkpoint",
+    "optimizer_tensors",
+    "save_checkpoint",
+]
 
 CURRENT = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"
@@ -58,7 +66,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     try:
         write_groups(temporary, checkpoint.tensors, {"numbers": json.dumps(checkpoint.numbers)})
     except OSError as error:
-        advice = " The checkpoint before it is whole: go on from there with --resume." if current.exists() else ""
+        advice = " The checkpoint before it is whole: resume from there with --resume." if current.exists() else ""
         raise OSError(f"{error}{advice}") from error
     if current.exists():
         os.replace(current, folder / PREVIOUS)

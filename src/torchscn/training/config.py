@@ -1,159 +1,233 @@
-"""Settings of a training run: one flat table with a default and a comment each, filled from a recipe and overrides."""
+"""Settings of a training run: one flat table, filled from a recipe and overrides. Works without torch."""
 
-import inspect
 import json
 import tomllib
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchscn import checks
-from torchscn.data import Augmentation
-from torchscn.models import create_model
-from torchscn.network import Network
+from torchscn.checks import did_you_mean
+from torchscn.options import PRESETS, NetworkOptions, Settings, choose_options, setting
 
-__all__ = ["ConfigError", "TrainConfig", "list_recipes", "load_recipe", "read_config"]
+if TYPE_CHECKING:
+    from torchscn.data import Augmentation
+    from torchscn.network import Network
+
+__all__ = [
+    "ConfigError",
+    "SettingDescription",
+    "TrainConfig",
+    "describe_settings",
+    "list_recipes",
+    "load_recipe",
+    "read_config",
+]
+
+_NONE = "none"  # how a setting without a value is written in recipes and on the command line
 
 
 class ConfigError(ValueError):
     """A recipe or setting that cannot be used; the message says why and what to do."""
 
 
-@dataclass(frozen=True)
-class TrainConfig:
-    """Everything that decides the result of a run, apart from the machine."""
+@dataclass(frozen=True, init=False)
+class TrainConfig(Settings):
+    """Everything that decides the result of a run, apart from the machine.
+
+    It looks like one flat table, here as in recipes, run folders and on the command line: the options of the network
+    (:class:`torchscn.NetworkOptions`) stand beside the other settings. Those that are not set keep the default of the
+    network or of the preset, and read as None.
+
+    Example:
+        >>> config = TrainConfig(model="scn2", lr=0.05, tol=1e-3)
+        >>> config.lr, config.tol, config.lam2
+        (0.05, 0.001, None)
+    """
 
     # Data
-    data: str = "digits"  # a name of `scn data`, or folder:PATH
-    validation: int = 0  # training images set aside and tested on instead of the test set, for tuning
-    limit: int = 0  # use only this many training images (0: all), for a quick try
-    mean: str = "channel"  # subtract the mean per "channel" or per "pixel"
-    divide_std: bool = False  # also divide by the standard deviation per channel
-    shift: int = 0  # random shift, up to this many pixels
-    flip: bool = False  # random horizontal flip
-    cutout: int = 0  # side of a random square set to zero
-    per_image: bool = True  # draw the augmentation for each image; False: once for the whole batch, as in the paper
+    data: str = setting("digits", "a name of `scn data`, or folder:PATH")
+    validation: int = setting(
+        0, "training images held out and tested on instead of the test set", at_least=0, whole=True
+    )
+    limit: int = setting(0, "use only so many training images, for a quick try; 0: all", at_least=0, whole=True)
+    mean: str = setting("channel", "what mean to subtract", choices=("channel", "pixel"))
+    divide_std: bool = setting(False, "also divide by the standard deviation per channel")
+    shift: int = setting(0, "random shift, up to so many pixels", at_least=0, whole=True)
+    flip: bool = setting(False, "random horizontal flip")
+    cutout: int = setting(0, "side of a random square set to zero", at_least=0, whole=True)
+    per_image: bool = setting(True, "draw the augmentation for each image; false: once per batch, as in the paper")
 
-    # Model; an option that is not set keeps the default of create_model (or of the preset)
-    model: str = "scn1"
-    preset: str | None = None
-    stem: int | None = None
-    width: int | None = None
-    order: str | None = None
-    downsample: tuple[int, ...] | None = None
-    norm: str | None = None
-    affine: bool | None = None
-    lam1: float | None = None
-    lam2: float | None = None
-    per_atom: bool | None = None
-    learn_lam1: bool | None = None
-    unit_norm: bool | None = None
-    init: str | None = None
-    solver: str | None = None
-    tol: float | None = None
-    max_iter: int | None = None
-    grad: str | None = None
+    # Model
+    model: str = setting("scn1", "a name of torchscn.list_models()")
+    preset: str | None = setting(
+        None, "options as the authors' program or the paper's text has them", choices=tuple(PRESETS)
+    )
+    options: Mapping[str, Any] = field(default_factory=dict)  # the options of the network that are set
 
     # Optimisation
-    epochs: int = 10
-    batch_size: int = 128
-    lr: float = 0.1  # peak learning rate
-    schedule: str = "cosine"  # "cosine" to zero, "onecycle" (rise then fall, linear), or "steps"
-    warmup: float = 0.0  # epochs of linear rise before cosine or steps; for onecycle, the share of the run spent rising
-    milestones: tuple[int, ...] = ()  # epochs after which "steps" divides the rate by ten
-    momentum: float = 0.9
-    nesterov: bool = False
-    weight_decay: float = 5e-4  # on everything, lam1 included
-    clip: float = 0.0  # scale gradients of a larger norm down to it (0: never), a guard against a lone wild step
-    label_smoothing: float = 0.0
-    ema: float = 0.0  # decay of the averaged weights that are evaluated and kept (0: none)
-    seed: int = 0
+    epochs: int = setting(10, "passes over the training images", at_least=1, whole=True)
+    batch_size: int = setting(128, "images per step, of all processes together", at_least=1, whole=True)
+    lr: float = setting(0.1, "peak learning rate", at_least=0)
+    schedule: str = setting(
+        "cosine", "to zero along a cosine, up and down linearly, or in steps", choices=("cosine", "onecycle", "steps")
+    )
+    warmup: float = setting(
+        0.0, "epochs of linear rise before cosine or steps; for onecycle, the share of the run spent rising", at_least=0
+    )
+    milestones: tuple[int, ...] = setting((), 'epochs after which "steps" divides the rate by ten')
+    momentum: float = setting(0.9, "of the gradient descent", at_least=0, below=1)
+    nesterov: bool = setting(False, "look ahead along the momentum")
+    weight_decay: float = setting(5e-4, "on everything, lam1 included", at_least=0)
+    clip: float = setting(0.0, "scale gradients of a larger norm down to it; 0: never", at_least=0)
+    label_smoothing: float = setting(0.0, "share of the label spread over all classes", at_least=0, below=1)
+    ema: float = setting(
+        0.0, "decay of averaged weights, which are then evaluated and kept; 0: none", at_least=0, below=1
+    )
+    seed: int = setting(0, "of initial weights, order and augmentation", whole=True)
 
     # Record
-    checkpoint_seconds: float = 60.0  # time between checkpoints inside an epoch
-    tensorboard: bool = False  # also write event files into the run folder
+    checkpoint_seconds: float = setting(60.0, "time between checkpoints inside an epoch", at_least=0)
+    tensorboard: bool = setting(False, "also write event files into the run folder")
 
-    def __post_init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
+        options = dict(settings.pop("options", {}))
+        for name in _own_names():
+            object.__setattr__(self, name, settings.pop(name, self.__dataclass_fields__[name].default))
+        object.__setattr__(self, "options", options | settings)
         try:
             self._check()
         except (ValueError, TypeError) as error:
             raise ConfigError(str(error)) from error
 
+    def __getattr__(self, name: str) -> Any:
+        if name in NetworkOptions.names():
+            return self.options.get(name)
+        raise AttributeError(f"there is no setting {name!r}.")
+
     def _check(self) -> None:
-        for name, least in (
-            ("epochs", 1),
-            ("batch_size", 1),
-            ("validation", 0),
-            ("limit", 0),
-            ("shift", 0),
-            ("cutout", 0),
-        ):
-            checks.check_number(name, getattr(self, name), at_least=least, whole=True)
-        not_negative = (
-            "lr",
-            "warmup",
-            "momentum",
-            "weight_decay",
-            "clip",
-            "label_smoothing",
-            "ema",
-            "checkpoint_seconds",
-        )
-        for name in not_negative:
-            checks.check_number(name, getattr(self, name), at_least=0)
-        for name in ("momentum", "label_smoothing", "ema"):
-            if getattr(self, name) >= 1:
-                raise ValueError(f"{name} must be below 1; got {getattr(self, name)}.")
-        checks.check_choice("schedule", self.schedule, ("cosine", "onecycle", "steps"))
-        checks.check_choice("mean", self.mean, ("channel", "pixel"))
+        for name in self.options:
+            _check_name(name)
+        self.__post_init__()
+        choose_options(self.preset, self.options)
         if self.schedule == "onecycle" and self.warmup >= 1:
             raise ValueError(f"with schedule='onecycle', warmup is a share of the run below 1; got {self.warmup}.")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0.")
 
-    def make_model(self, num_classes: int, in_channels: int) -> Network:
-        """The network these settings describe."""
-        return create_model(self.model, num_classes, in_channels, **self.model_options())
+    def make_model(self, num_classes: int, in_channels: int, overrides: Mapping[str, Any] | None = None) -> "Network":
+        """The network these settings describe, with other options where ``overrides`` gives them."""
+        from torchscn.models import MODELS
+
+        options = choose_options(self.preset, self.options, overrides or {})
+        return MODELS[self.model](num_classes, in_channels, options)
 
     def model_options(self) -> dict[str, Any]:
-        """The options of :func:`torchscn.create_model` that are set."""
-        options = {name: getattr(self, name) for name in _MODEL_OPTIONS}
-        return {name: value for name, value in options.items() if value is not None}
+        """The options of :func:`torchscn.create_model` that are set, the preset among them."""
+        return ({} if self.preset is None else {"preset": self.preset}) | dict(self.options)
+
+    def flat(self) -> dict[str, Any]:
+        """All settings in one table, options of the network that are set among them."""
+        table = asdict(self)
+        options: dict[str, Any] = table.pop("options")
+        return table | options
 
     def changed_settings(self) -> dict[str, Any]:
         """The settings that differ from the defaults."""
-        return {name: value for name, value in asdict(self).items() if value != getattr(TrainConfig(), name)}
+        defaults = TrainConfig().flat()
+        return {name: value for name, value in self.flat().items() if name not in defaults or value != defaults[name]}
 
-    def make_augmentation(self) -> Augmentation | None:
+    def make_augmentation(self) -> "Augmentation | None":
         """The augmentation of training batches, if any."""
+        from torchscn.data import Augmentation
+
         if not (self.shift or self.flip or self.cutout):
             return None
         return Augmentation(shift=self.shift, flip=self.flip, cutout=self.cutout, per_image=self.per_image)
 
     def override(self, settings: Mapping[str, Any]) -> "TrainConfig":
-        """These settings with others in their place; texts are read as the setting's type.
+        """These settings with others instead; texts are read as the setting's type.
 
         Raises:
             ConfigError: an unknown setting (a near miss is suggested) or a value of the wrong type.
 
         Example:
-            >>> TrainConfig().override({"lr": "0.05", "flip": "true"}).lr
-            0.05
+            >>> TrainConfig().override({"lr": "0.05", "flip": "true", "max-iter": "none"}).options
+            {'max_iter': None}
         """
         named = {name.replace("-", "_"): value for name, value in settings.items()}
-        return replace(self, **{name: _convert(name, value) for name, value in named.items()})
+        values = {name: _convert(name, value) for name, value in named.items()}
+        own = {name: value for name, value in values.items() if name in _OWN_TYPES}
+        options = {name: value for name, value in values.items() if name not in _OWN_TYPES}
+        return replace(self, **own, options={**self.options, **options})
 
     def to_json(self) -> str:
         """The settings as JSON text, as kept in a run folder."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        written = {
+            name: _NONE if value is None and name in self.options else value for name, value in self.flat().items()
+        }
+        return json.dumps(written, indent=2) + "\n"
 
 
-_TYPES: dict[str, Any] = typing.get_type_hints(TrainConfig)
-_MODEL_OPTIONS = tuple(name for name in inspect.signature(create_model).parameters if name in _TYPES)
+def _own_names() -> list[str]:
+    """The settings that are not options of the network."""
+    return [name for name in TrainConfig.names() if name != "options"]
+
+
+_OWN_TYPES: dict[str, Any] = {name: TrainConfig.__dataclass_fields__[name].type for name in _own_names()}
+_TYPES: dict[str, Any] = typing.get_type_hints(NetworkOptions) | _OWN_TYPES
+
+
+class SettingDescription(NamedTuple):
+    """A setting for people."""
+
+    group: str
+    name: str
+    default: str
+    choices: str
+    meaning: str
+
+
+_GROUPS = {"data": "data", "model": "model", "epochs": "optimisation", "checkpoint_seconds": "record"}
+
+
+def describe_settings() -> list[SettingDescription]:
+    """Every setting a recipe may hold, in groups.
+
+    Example:
+        >>> describe_settings()[0][:3]
+        ('data', 'data', 'digits')
+    """
+    found: list[SettingDescription] = []
+    group = ""
+    for entry in fields(TrainConfig):
+        group = _GROUPS.get(entry.name, group)
+        entries = fields(NetworkOptions) if entry.name == "options" else (entry,)
+        found += [_describe(group, one) for one in entries]
+    return found
+
+
+def _describe(group: str, entry: Any) -> SettingDescription:
+    choices = entry.metadata["rule"].choices or (("true", "false") if isinstance(entry.default, bool) else ())
+    return SettingDescription(group, entry.name, _as_text(entry.default), ", ".join(choices), entry.metadata["meaning"])
+
+
+def _as_text(value: Any) -> str:
+    """A value as it is written on the command line."""
+    if value is None:
+        return _NONE
+    if isinstance(value, bool):
+        return str(value).lower()
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, tuple)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def list_recipes() -> dict[str, str]:
@@ -179,7 +253,7 @@ def load_recipe(name: str) -> TrainConfig:
     """
     path = Path(name) if name.endswith(".toml") else _recipe_folder() / f"{name}.toml"
     if not path.is_file():
-        hint = checks.did_you_mean(name, list_recipes())
+        hint = did_you_mean(name, list_recipes())
         raise ConfigError(f"no recipe {name!r}.{hint} `scn recipes` lists them; a path ending in .toml works too.")
     try:
         settings = tomllib.loads(path.read_text())
@@ -196,6 +270,7 @@ def read_config(path: Path) -> TrainConfig:
         raise ConfigError(f"{path.parent} is no run folder: it has no {path.name}.") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not readable JSON: {error}") from error
+    # A null is a setting that was not made; one that was made to be nothing is written out.
     return TrainConfig().override({name: value for name, value in settings.items() if value is not None})
 
 
@@ -203,12 +278,18 @@ def _recipe_folder() -> Path:
     return Path(str(resources.files("torchscn") / "recipes"))
 
 
+def _check_name(name: str) -> None:
+    if name not in _TYPES:
+        raise ConfigError(f"there is no setting {name!r}.{did_you_mean(name, _TYPES)} `scn recipes` lists them.")
+
+
 def _convert(name: str, value: Any) -> Any:
     """``value`` as the type of the setting ``name``."""
-    if name not in _TYPES:
-        raise ConfigError(f"there is no setting {name!r}.{checks.did_you_mean(name, _TYPES)} `scn recipes` lists them.")
+    _check_name(name)
     kind = _TYPES[name]
     if isinstance(kind, types.UnionType):
+        if value is None or value == _NONE:
+            return None
         kind = next(option for option in typing.get_args(kind) if option is not types.NoneType)
     try:
         return _as_type(kind, value)

@@ -15,7 +15,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchscn import checks
 
-__all__ = ["Process", "SyncedBatchNorm2d", "start_process", "sum_over_ranks", "synchronize_norms", "wrap"]
+__all__ = [
+    "Process",
+    "SyncedBatchNorm2d",
+    "start_process",
+    "stop_process",
+    "sum_over_ranks",
+    "synchronize_norms",
+    "was_restarted",
+    "wrap",
+]
 
 
 class Process:

@@ -17,27 +17,25 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from torchscn import data
+from torchscn.certificates import certify, spread_sample
 from torchscn.data import Batches, ImageSet, Normalization
 from torchscn.layers import attach_projection
-from torchscn.training.certificates import certify, spread_sample
+from torchscn.network import Network
 from torchscn.training.checkpoint import Checkpoint, load_checkpoint, optimizer_tensors, save_checkpoint
 from torchscn.training.config import ConfigError, TrainConfig
 from torchscn.training.distributed import Process, start_process, stop_process, sum_over_ranks, was_restarted, wrap
+from torchscn.training.errors import Interrupted
 from torchscn.training.evaluation import evaluate
 from torchscn.training.report import Reporter
 from torchscn.training.run_folder import RunFolder, TrainedModel
 from torchscn.training.schedule import learning_rate
 from torchscn.weights import TrainedWeights, write_weights
 
-__all__ = ["DivergenceError", "Interrupted", "TrainResult", "evaluation_batches", "fit", "load_data", "train"]
+__all__ = ["DivergenceError", "Position", "TrainResult", "evaluation_batches", "fit", "load_data", "train"]
 
 
 class DivergenceError(RuntimeError):
     """The loss is no longer finite."""
-
-
-class Interrupted(Exception):  # noqa: N818 (it is no error)
-    """Ctrl-C or a termination signal; a checkpoint was written."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def train(
         config: all settings.
         run_dir: folder of the run; made if needed.
         data_dir: where the data sets are; None takes ``TORCHSCN_DATA``.
-        resume: go on from the folder's checkpoint, exactly as if the run had never stopped.
+        resume: continue from the folder's checkpoint, exactly as if the run had never stopped.
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
         quiet: print nothing.
     """
@@ -150,7 +148,7 @@ def fit(
         test_set: images to test on after every epoch.
         config: settings; those about data and model are only recorded.
         run_dir: folder of the run.
-        resume: go on from the folder's checkpoint.
+        resume: continue from the folder's checkpoint.
         process: this process among others, from :func:`torchscn.training.start_process`.
         quiet: print nothing.
 
@@ -201,10 +199,11 @@ def fit(
             position = Position(position.epoch, position.batch, seconds=position.seconds)
         metrics = [entry for entry in run.read_metrics() if entry["epoch"] <= position.epoch]
         if process.is_main and position.epoch < config.epochs:
-            run.go_on(position.epoch)
+            run.note_resumption(position.epoch)
         reporter.say(f"resuming in epoch {position.epoch + 1}, batch {position.batch + 1}")
     replica = wrap(model, process)
-    about = {"classes": train_set.classes, "image_size": list(train_set.images.shape[2:])}
+    height, width = train_set.images.shape[2:]
+    about = {"classes": train_set.classes, "image_size": [height, width]}
 
     def save(position: Position) -> None:
         """Write a checkpoint of everything the rest of the run depends on."""
@@ -238,7 +237,9 @@ def fit(
                 reporter.step(position, len(batches), process.world_size)
                 if _any_rank(bool(interrupted), process):
                     save(position)
-                    raise Interrupted(f"stopped in epoch {position.epoch + 1}; go on with --resume --run-dir {run_dir}")
+                    raise Interrupted(
+                        f"stopped in epoch {position.epoch + 1}; resume with --resume --run-dir {run_dir}"
+                    )
                 if time.monotonic() - last_save > config.checkpoint_seconds:
                     save(position)
                     last_save = time.monotonic()
@@ -275,18 +276,20 @@ def fit(
         if process.is_main:
             write_weights(run.weights, TrainedWeights(model.state_dict(), normalization.state(), about))
             reporter.finish(metrics)
+    if isinstance(model, Network):
+        model.remember(normalization, train_set.classes, (height, width))
     return TrainResult(model, normalization, metrics, run.path)
 
 
 def _check_folder(run: RunFolder, resume: bool) -> None:
-    """A new run overwrites nothing, and one to go on with is there."""
+    """A new run overwrites nothing, and one to resume is there."""
     if run.has_checkpoint():
         if not (resume or was_restarted()):
-            raise ConfigError(f"{run.path} already holds a run; go on with it (--resume) or choose another --run-dir.")
+            raise ConfigError(f"{run.path} already holds a run; continue it (--resume) or choose another --run-dir.")
     elif run.weights.exists():
         raise ConfigError(f"{run.path} already holds a finished run; choose another --run-dir.")
     elif resume:
-        raise ConfigError(f"{run.path} holds no checkpoint to go on from; leave --resume out for a new run.")
+        raise ConfigError(f"{run.path} holds no checkpoint to resume from; leave --resume out for a new run.")
 
 
 def _check_scores(model: nn.Module, sample: Tensor, images: ImageSet) -> None:

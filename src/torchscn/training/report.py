@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar, a line an epoch, warnings, a picture at the end."""
+"""What a person sees of a run: a bar, one line per epoch, warnings, a picture at the end."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from torchscn.training.certificates import LayerCertificate
+from torchscn.certificates import LayerCertificate
 from torchscn.training.config import TrainConfig
 from torchscn.training.curves import draw_curves
 from torchscn.training.run_folder import RunFolder

@@ -2,25 +2,21 @@
 
 import json
 import os
-import platform
-import subprocess
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from torchscn import kernels
-from torchscn.models import outdated_by, resolve_options
-from torchscn.network import Network, adopt
+from torchscn.environment import describe_environment
+from torchscn.models import create_model
+from torchscn.network import Network
 from torchscn.training.checkpoint import CURRENT, PREVIOUS, CheckpointError, load_checkpoint
 from torchscn.training.config import TrainConfig, read_config
-from torchscn.weights import TrainedWeights, read_weights
+from torchscn.weights import TrainedWeights, list_pretrained, read_weights
 
-__all__ = ["RunFolder", "TrainedModel", "load_trained"]
+__all__ = ["RunFolder", "TrainedModel", "count_parameters", "load_trained"]
 
 
 @dataclass(frozen=True)
@@ -53,10 +49,11 @@ class RunFolder:
         return any((self.path / name).exists() for name in (CURRENT, PREVIOUS))
 
     def begin(self, config: TrainConfig) -> None:
-        """Create the folder with the settings and the environment; a run to go on with must have the same settings."""
+        """Create the folder with the settings and the environment; a resumed run must have the same settings."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self.has_checkpoint() and self.config.exists() and (kept := read_config(self.config)) != config:
-            changed = [name for name in vars(config) if getattr(kept, name) != getattr(config, name)]
+            before, now = kept.flat(), config.flat()
+            changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
             raise CheckpointError(
                 f"{self.path} holds a run with other settings ({', '.join(changed)} differ). "
                 "Resume with the same settings, or choose another --run-dir."
@@ -65,8 +62,8 @@ class RunFolder:
         if not self.has_checkpoint():
             _write_text(self.environment, json.dumps(describe_environment(), indent=2) + "\n")
 
-    def go_on(self, n_epochs: int) -> None:
-        """Keep the environment in which a run is gone on with after so many epochs, in a list ``resumed``."""
+    def note_resumption(self, n_epochs: int) -> None:
+        """Keep the environment in which a run is resumed after so many epochs, in a list ``resumed``."""
         environment = json.loads(self.environment.read_text())
         environment.setdefault("resumed", []).append({"after_epochs": n_epochs, **describe_environment()})
         _write_text(self.environment, json.dumps(environment, indent=2) + "\n")
@@ -95,31 +92,44 @@ class TrainedModel:
     note: str | None  # what a user should know, for instance that the run is not finished
 
 
-def load_trained(folder: str | Path, overrides: Mapping[str, Any] | None = None) -> TrainedModel:
-    """The network of a run: its final weights, or those of the last checkpoint if the run is not finished.
+def load_trained(source: str | Path, overrides: Mapping[str, Any] | None = None) -> TrainedModel:
+    """A trained network: that of a run folder, or one that comes with the package.
+
+    Of a run that is not finished it takes the weights of the last checkpoint.
 
     Args:
-        folder: the run folder.
-        overrides: settings of the solver to use instead (``solver``, ``tol``, ``max_iter``). Another solver or
-            tolerance than the run's own also drops its cap on the iterations, another solver its tolerance and
-            gradient rule too.
+        source: a run folder, or a name of :func:`torchscn.list_pretrained`.
+        overrides: options of the solver to use instead (``solver``, ``tol``, ``max_iter``); what belonged to another
+            solver goes with it, see :meth:`torchscn.Options.change`.
 
     Raises:
+        ValueError: there is neither a folder nor a network of that name.
         ConfigError: this is no run folder.
         CheckpointError: it holds no weights, or of another network.
+
+    Example:
+        >>> load_trained("scn4-mnist", {"tol": 1e-4}).model.classes[:3]
+        ('0', '1', '2')
     """
-    run = RunFolder(Path(folder))
+    names = list_pretrained()
+    if not Path(source).exists() and str(source) in names:
+        model, data = str(source).split("-", 1)
+        network = create_model(model, pretrained=data, **(overrides or {}))
+        return TrainedModel(network, TrainConfig(data=data, model=model), None)
+    if not Path(source).exists():
+        raise ValueError(f"{str(source)!r} is neither a run folder nor a network of the package ({', '.join(names)}).")
+    return _load_run(RunFolder(Path(source)), overrides or {})
+
+
+def _load_run(run: RunFolder, overrides: Mapping[str, Any]) -> TrainedModel:
     config = read_config(run.config)
     if run.weights.exists():
         weights, note = read_weights(run.weights), None
     else:
         weights, note = _weights_so_far(run, config)
-    own = resolve_options(config.preset, config.model_options())
-    outdated: dict[str, Any] = dict.fromkeys(outdated_by(own, overrides or {}))
-    used = replace(config, **outdated).override(overrides or {})
-    model = used.make_model(len(weights.about["classes"]), len(weights.normalization["mean"]))
-    adopt(model, weights, source=str(folder))
-    return TrainedModel(model.eval(), used, note)
+    model = config.make_model(weights.num_classes, weights.in_channels, overrides)
+    model.adopt(weights, source=str(run.path))
+    return TrainedModel(model.eval(), config, note)
 
 
 def _weights_so_far(run: RunFolder, config: TrainConfig) -> tuple[TrainedWeights, str]:
@@ -130,48 +140,6 @@ def _weights_so_far(run: RunFolder, config: TrainConfig) -> tuple[TrainedWeights
     epoch = checkpoint.numbers["position"]["epoch"]
     note = f"this run is not finished: these are its weights after {epoch} of {config.epochs} epochs."
     return weights, f"{problem} {note}" if problem else note
-
-
-def describe_environment() -> dict[str, Any]:
-    """What of the machine and the installation bears on a run."""
-    import torchscn
-
-    return {
-        "torchscn": torchscn.__version__,
-        "commit": _commit(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}",
-        "threads": torch.get_num_threads(),
-        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
-        "kernel": kernels.active_kernel(),
-        "command": _command(),
-    }
-
-
-def _command() -> str:
-    """What was typed: ``scn`` with its arguments, or the script that called us."""
-    program = Path(sys.argv[0])
-    is_ours = program.stem == "scn" or program.parts[-2:] == ("torchscn", "__main__.py")
-    return " ".join(["scn" if is_ours else f"python {program.name}", *sys.argv[1:]])
-
-
-def _commit() -> str | None:
-    """The commit of the checkout the package runs from, if it does."""
-    # An installed package may lie inside a checkout of something else, which does not track it.
-    if not _git("ls-files", Path(__file__).name):
-        return None
-    return _git("describe", "--always", "--dirty", "--abbrev=12")
-
-
-def _git(*arguments: str) -> str | None:
-    """What git says about the folder of this file, if anything."""
-    command = ["git", "-C", str(Path(__file__).parent), *arguments]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip() or None
 
 
 def _write_text(path: Path, text: str) -> None:

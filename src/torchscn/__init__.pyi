@@ -1,0 +1,34 @@
+from torchscn import data as data
+from torchscn import kernels as kernels
+from torchscn import solvers as solvers
+from torchscn import training as training
+from torchscn.certificates import LayerCertificate as LayerCertificate
+from torchscn.certificates import certify as certify
+from torchscn.functional import nonneg_qp as nonneg_qp
+from torchscn.functional import solve as solve
+from torchscn.functional import sparse_code as sparse_code
+from torchscn.layers import CodingLayer as CodingLayer
+from torchscn.layers import SparseCoding as SparseCoding
+from torchscn.layers import SparseCoding1d as SparseCoding1d
+from torchscn.layers import SparseCoding2d as SparseCoding2d
+from torchscn.layers import attach_projection as attach_projection
+from torchscn.layers import project_lam1 as project_lam1
+from torchscn.models import create_model as create_model
+from torchscn.models import list_models as list_models
+from torchscn.models import register_model as register_model
+from torchscn.network import Bottleneck as Bottleneck
+from torchscn.network import Network as Network
+from torchscn.network import Row as Row
+from torchscn.options import CodingOptions as CodingOptions
+from torchscn.options import LayerOptions as LayerOptions
+from torchscn.options import NetworkOptions as NetworkOptions
+from torchscn.options import Options as Options
+from torchscn.problem import Solution as Solution
+from torchscn.problem import kkt_residual as kkt_residual
+from torchscn.problem import objective as objective
+from torchscn.solvers import list_solvers as list_solvers
+from torchscn.solvers import register_solver as register_solver
+from torchscn.training import load_trained as load_trained
+from torchscn.weights import list_pretrained as list_pretrained
+
+__version__: str

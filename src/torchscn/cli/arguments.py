@@ -1,0 +1,10 @@
+"""Arguments that several commands take."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+__all__ = ["DataDir"]
+
+DataDir = Annotated[Path | None, Parameter(help="Folder of the data sets; otherwise TORCHSCN_DATA.")]

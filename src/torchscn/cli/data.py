@@ -1,0 +1,52 @@
+"""``scn data`` and ``scn data get``."""
+
+from cyclopts import App
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Column, Table
+
+from torchscn.cli.arguments import DataDir
+
+__all__ = ["app"]
+
+app = App(name="data", help="Show which data sets are here, what is missing and where to get it.")
+
+
+@app.default
+def show(data_dir: DataDir = None) -> None:
+    """Show which data sets are here, what is missing and where to get it."""
+    from torchscn.data import status
+
+    table = Table("data set", "state", Column("where", overflow="fold"), box=None)
+    for entry in status(data_dir):
+        state = "here" if entry.found else entry.problem or "missing"
+        place = entry.path if entry.found else entry.source
+        table.add_row(entry.name, escape(state), escape(str(place or "comes with scikit-learn")))
+    Console().print(table)
+    print("`scn data get NAME` downloads one; folder:PATH uses your own pictures, one folder per class.")
+
+
+@app.command
+def get(name: str, *, data_dir: DataDir = None, base_url: str | None = None) -> None:
+    """Download a data set, checked by its hash; an interrupted download is resumed where it stopped.
+
+    Parameters
+    ----------
+    name
+        One of the names `scn data` shows.
+    base_url
+        Another address to get the official files from.
+    """
+    from torchscn.data import download
+
+    columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress:
+        bar = progress.add_task(name, total=None)
+        download(
+            name,
+            data_dir,
+            base_url=base_url,
+            progress=lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    print(f"{name} is ready.")

@@ -1,0 +1,34 @@
+"""``scn info``."""
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+__all__ = ["info"]
+
+_ABOUT_THE_CALL = ("command", "world_size")  # of interest in a record, not to the person who has just typed it
+
+
+def info() -> None:
+    """Show versions, the solver kernel in use and what else this machine could run."""
+    table = Table(show_header=False, box=None)
+    for name, value in _describe().items():
+        table.add_row(name, escape(value))
+    Console().print(table)
+
+
+def _describe() -> dict[str, str]:
+    import torch
+
+    import torchscn
+    from torchscn.environment import describe_environment
+    from torchscn.kernels import available_kernels
+
+    described = {name: value for name, value in describe_environment().items() if name not in _ABOUT_THE_CALL}
+    return {name: "none" if value is None else str(value) for name, value in described.items()} | {
+        "kernels available": ", ".join(available_kernels()),
+        "solvers": ", ".join(torchscn.list_solvers()),
+        "models": ", ".join(torchscn.list_models()),
+        "trained networks": ", ".join(torchscn.list_pretrained()),
+        "cuda device": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+    }

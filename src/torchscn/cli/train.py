@@ -1,0 +1,98 @@
+"""``scn train`` and ``scn recipes``."""
+
+import os
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from torchscn.cli.arguments import DataDir
+from torchscn.training.config import SettingDescription, describe_settings, list_recipes, load_recipe
+
+__all__ = ["recipes", "train"]
+
+
+def train(
+    recipe: str,
+    *,
+    run_dir: Path | None = None,
+    data_dir: DataDir = None,
+    resume: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    quiet: bool = False,
+    **settings: str,
+) -> None:
+    """Train a network: a recipe, and any of its settings with another value.
+
+    For example: scn train cifar10-scn1 --epochs 2 --lr 0.05. `scn recipes` lists the recipes and all settings.
+    With several processes: torchrun --nproc-per-node 2 -m torchscn train RECIPE --run-dir DIR ...
+
+    Parameters
+    ----------
+    recipe
+        Name of a recipe, or path of a TOML file.
+    run_dir
+        Folder for settings, metrics, checkpoints and pictures; runs/RECIPE-TIME unless given.
+    resume
+        Resume the run from the checkpoint in --run-dir, exactly as if it had never stopped.
+    device
+        cpu, cuda, or auto for CUDA where there is one.
+    threads
+        CPU threads of each process.
+    quiet
+        Print nothing.
+    settings
+        Any setting of the recipe, for example --lr 0.05.
+    """
+    config = load_recipe(recipe).override(settings)
+    if run_dir is None:
+        if resume or "RANK" in os.environ:
+            raise ValueError("name the run folder: --run-dir DIR (needed with --resume and under torchrun).")
+        run_dir = Path("runs") / f"{Path(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+    import torch
+
+    from torchscn import training
+    from torchscn.training.memory import keep_freed_memory
+
+    if threads:
+        torch.set_num_threads(threads)
+    keep_freed_memory()
+    training.train(config, run_dir, data_dir=data_dir, resume=resume, device=device, quiet=quiet)
+
+
+def recipes(name: str | None = None) -> None:
+    """List the recipes and every setting they may hold, or show one recipe in full.
+
+    Parameters
+    ----------
+    name
+        Recipe to show.
+    """
+    console = Console()
+    if name is not None:
+        console.print(load_recipe(name).to_json(), highlight=False, markup=False, end="")
+        return
+    table = Table("recipe", "what it trains", box=None)
+    for recipe, description in list_recipes().items():
+        table.add_row(escape(recipe), escape(description))
+    console.print(table)
+    console.print()
+    console.print(_settings_table(describe_settings()), highlight=False)
+
+
+def _settings_table(settings: list[SettingDescription]) -> Table:
+    """One row per setting, under the name of its group."""
+    table = Table("setting", "default", "meaning", box=None)
+    group = ""
+    for setting in settings:
+        if setting.group != group:
+            group = setting.group
+            table.add_row()
+            table.add_row(f"[bold]{escape(group)}[/bold]")
+        choices = f" [{setting.choices.replace(', ', ' | ')}]" if setting.choices else ""
+        table.add_row(*map(escape, (setting.name, setting.default, setting.meaning + choices)))
+    return table

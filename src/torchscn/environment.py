@@ -1,0 +1,80 @@
+"""The machine and the installation, described once: for run folders, benchmark results and ``scn info``."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["describe_environment"]
+
+
+def describe_environment() -> dict[str, Any]:
+    """Everything about the machine and the installation that bears on a result.
+
+    Returns:
+        ``torchscn``, ``torch`` and ``python``: versions. ``commit``: that of the checkout the package runs from, None
+        if it runs from none. ``machine`` and ``processor``: the system and the name of its processor. ``threads``: CPU
+        threads of this process. ``world_size``: number of processes that work together. ``kernel``: the one that
+        solves on the CPU. ``command``: what was typed.
+
+    Raises:
+        ValueError: ``TORCHSCN_KERNEL`` names no kernel.
+
+    Example:
+        >>> describe_environment()["world_size"]
+        1
+    """
+    # Imported here so that a caller pays for torch only when it asks.
+    import torch
+
+    import torchscn
+    from torchscn.kernels import active_kernel
+
+    return {
+        "torchscn": torchscn.__version__,
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "kernel": active_kernel(),
+        "command": _command(),
+    }
+
+
+def _processor() -> str:
+    """The name of the processor, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _command() -> str:
+    """What was typed: ``scn`` with its arguments, or the script that called us."""
+    program = Path(sys.argv[0])
+    is_ours = program.stem == "scn" or program.parts[-2:] == ("torchscn", "__main__.py")
+    return " ".join(["scn" if is_ours else f"python {program.name}", *sys.argv[1:]])
+
+
+def _commit() -> str | None:
+    """The commit of the checkout the package runs from, if it does."""
+    # An installed package may lie inside a checkout of something else, which does not track it.
+    if not _git("ls-files", "__init__.py"):
+        return None
+    return _git("describe", "--always", "--dirty", "--abbrev=12")
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says about the folder of this package, if anything."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None

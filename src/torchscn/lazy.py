@@ -1,0 +1,36 @@
+"""Public names of a package that are imported when they are first used (PEP 562).
+
+The package's stub, which type checkers read, is the one list of these names.
+"""
+
+import ast
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["lazy_names"]
+
+
+def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
+    """The ``__getattr__`` and ``__all__`` of a package, from the imports in the stub beside its ``__init__.py``.
+
+    Args:
+        package: its name.
+        file: its ``__file__``.
+    """
+    home_of = {
+        alias.name: str(node.module)
+        for node in ast.parse(Path(file).with_suffix(".pyi").read_text()).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+    def find(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if home_of[name] == package:
+            return importlib.import_module(f"{package}.{name}")
+        return getattr(importlib.import_module(home_of[name]), name)
+
+    return find, [name for name, home in home_of.items() if home != package]

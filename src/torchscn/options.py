@@ -1,0 +1,245 @@
+"""Every option once: its name, default, meaning and rule. Works without torch.
+
+:class:`Options` says how a problem is solved; :class:`CodingOptions` adds what a layer is, :class:`LayerOptions` the
+norm beside it, :class:`NetworkOptions` the shape of the paper's networks. Each is frozen and checked when it is made,
+and :meth:`Options.change` is the one place that knows which options belong together.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from inspect import Parameter, Signature
+from typing import Any, NamedTuple, Self, TypeVar
+
+from torchscn.checks import check_choice, check_number, did_you_mean
+
+__all__ = [
+    "PRESETS",
+    "CodingOptions",
+    "LayerOptions",
+    "NetworkOptions",
+    "Options",
+    "Rule",
+    "Settings",
+    "accept_options",
+    "choose_options",
+    "setting",
+]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound="Settings")
+
+
+class Rule(NamedTuple):
+    """What a value must be: one of ``choices``, or a number of this range."""
+
+    choices: tuple[str, ...] | None
+    at_least: float | None
+    below: float | None
+    whole: bool
+
+    def check(self, name: str, value: Any) -> None:
+        if self.choices is not None:
+            check_choice(name, value, self.choices)
+        if self.at_least is not None:
+            check_number(name, value, at_least=self.at_least, whole=self.whole)
+        if self.below is not None and value >= self.below:
+            raise ValueError(f"{name} must be below {self.below:g}; got {value}.")
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    choices: Sequence[str] | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    whole: bool = False,
+) -> Any:
+    """A field of :class:`Settings` with what a person should know of it; one whose default is None may be None."""
+    rule = Rule(None if choices is None else tuple(choices), at_least, below, whole)
+    return field(default=default, metadata={"meaning": meaning, "rule": rule})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Named values that are checked when the object is made."""
+
+    def __post_init__(self) -> None:
+        for name, entry in self.__dataclass_fields__.items():
+            value = getattr(self, name)
+            if "rule" in entry.metadata and (value is not None or entry.default is not None):
+                _check_field(entry, value)
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The names of all settings, in order."""
+        return tuple(cls.__dataclass_fields__)
+
+    def part(self, kind: type[S]) -> S:
+        """Those of these settings that ``kind`` knows."""
+        return kind(**{name: getattr(self, name) for name in kind.names()})
+
+
+def _check_field(entry: "Field[Any]", value: Any) -> None:
+    if isinstance(entry.default, bool) and not isinstance(value, bool):
+        raise TypeError(f"{entry.name} must be True or False; got {value!r} ({type(value).__name__}).")
+    entry.metadata["rule"].check(entry.name, value)
+
+
+_TOL_MEANING = "relative accuracy of the codes; 0 with max_iter: exactly so many iterations"
+_STOP_MEANING = 'judged on its own is each "signal", or a "block" of neighbours as a whole (compiled kernel)'
+_STOPS = ("signal", "block")
+
+
+@dataclass(frozen=True)
+class Options(Settings):
+    """How a problem is solved and differentiated.
+
+    Solvers and gradient rules are looked up by name where they are registered, so a new one needs no change here.
+
+    Example:
+        >>> Options(tol=1e-6).change(max_iter=50).max_iter
+        50
+    """
+
+    solver: str = setting("auto", "how codes are computed, one of torchscn.list_solvers()")
+    tol: float = setting(1e-4, _TOL_MEANING, at_least=0)
+    max_iter: int | None = setting(None, "cap on the solver's iterations; none: its own", at_least=1, whole=True)
+    grad: str = setting("implicit", 'gradient rule: "implicit", or "unrolled" with solver="fista"')
+    stop: str = setting("signal", _STOP_MEANING, choices=_STOPS)
+
+    def change(self, **given: Any) -> Self:
+        """These options with others instead.
+
+        What was chosen for another solver goes with it: unless given here as well, ``tol``, ``max_iter`` and ``grad``
+        return to their defaults. In the same way a cap ``max_iter`` goes with the ``tol`` it was chosen for.
+
+        Raises:
+            TypeError: there is no option of that name.
+
+        Example:
+            >>> authors = Options(solver="fista", tol=0.0, max_iter=50)
+            >>> authors.change(tol=1e-3)
+            Options(solver='fista', tol=0.001, max_iter=None, grad='implicit', stop='signal')
+            >>> authors.change(solver="coordinate")
+            Options(solver='coordinate', tol=0.0001, max_iter=None, grad='implicit', stop='signal')
+        """
+        for name in given:
+            if name not in self.__dataclass_fields__:
+                raise TypeError(f"there is no option {name!r}.{did_you_mean(name, self.names())}")
+        if given.get("solver", self.solver) != self.solver:
+            outdated: tuple[str, ...] = ("tol", "max_iter", "grad")
+        else:
+            outdated = ("max_iter",) if given.get("tol", self.tol) != self.tol else ()
+        defaults: dict[str, Any] = {name: self.__dataclass_fields__[name].default for name in outdated}
+        return replace(self, **(defaults | given))
+
+    @property
+    def has_fixed_steps(self) -> bool:
+        """Whether there is no tolerance, only a number of iterations to run."""
+        return self.tol == 0 and self.max_iter is not None
+
+
+@dataclass(frozen=True)
+class CodingOptions(Options):
+    """What one sparse coding layer is, beside its shape."""
+
+    tol: float = setting(1e-2, _TOL_MEANING, at_least=0)
+    stop: str = setting("block", _STOP_MEANING, choices=_STOPS)
+    lam1: float = setting(0.0, "initial l1 penalty", at_least=0)
+    lam2: float = setting(1e-3, "l2 penalty; above 0 the codes are unique", at_least=0)
+    per_atom: bool = setting(False, "one lam1 per atom instead of one per layer")
+    learn_lam1: bool = setting(True, "whether lam1 is trained")
+    unit_norm: bool = setting(False, "use the atoms scaled to unit norm")
+    init: str = setting(
+        "unit",
+        'initial atoms: of about "unit" norm, or the authors\' "small" ones of standard deviation 1 / n_features',
+        choices=("unit", "small"),
+    )
+
+
+@dataclass(frozen=True)
+class LayerOptions(CodingOptions):
+    """What all layers of a network share; those of sparse coding mean nothing to convolutions."""
+
+    norm: str = setting(
+        "before",
+        'batch norm "before" each layer and once at the end, or "after" each layer',
+        choices=("before", "after"),
+    )
+    affine: bool = setting(False, "learn scale and bias of the batch norm")
+
+
+@dataclass(frozen=True)
+class NetworkOptions(LayerOptions):
+    """What :func:`torchscn.create_model` can change about a network of the paper."""
+
+    stem: int = setting(16, "width of the first slim layer (the paper uses 8 on MNIST)", at_least=1, whole=True)
+    width: int | None = setting(
+        None,
+        "the paper's K: wide layers have K times the atoms of slim ones; none: as the name says",
+        at_least=1,
+        whole=True,
+    )
+    order: str = setting(
+        "reduce_expand", "slim layer first in a module, or wide layer first", choices=("reduce_expand", "expand_reduce")
+    )
+    downsample: tuple[int, ...] = setting((4, 6), "modules, counted from 1, whose first layer has stride 2")
+
+
+# Where the paper's text and its authors' program differ; neither is the default as a whole (see docs/paper.md).
+PRESETS: dict[str, dict[str, Any]] = {
+    "authors": {
+        "order": "reduce_expand",
+        "downsample": (4, 6),
+        "norm": "before",
+        "init": "small",
+        "lam2": 1e-6,
+        "solver": "fista",
+        "tol": 0.0,
+        "max_iter": 50,
+    },
+    "text": {
+        "order": "expand_reduce",
+        "downsample": (6, 7),
+        "norm": "after",
+        "init": "unit",
+        "lam2": 1e-3,
+        "solver": "fista",
+        "tol": 1e-3,
+    },
+}
+
+
+def choose_options(preset: str | None, *changes: Mapping[str, Any]) -> NetworkOptions:
+    """The options of a preset (None: the defaults) with one set of changes after the other.
+
+    Example:
+        >>> choose_options("authors", {"solver": "auto", "lam2": 0.1}).max_iter is None
+        True
+    """
+    options = NetworkOptions()
+    if preset is not None:
+        check_choice("preset", preset, PRESETS)
+        options = options.change(**PRESETS[preset])
+    for given in changes:
+        options = options.change(**given)
+    return options
+
+
+def accept_options(kind: type[Options]) -> Callable[[F], F]:
+    """Decorator of a function whose ``**options`` are fields of ``kind``: ``help()`` shows them by name."""
+
+    def name_them(function: F) -> F:
+        own = [p for p in Signature.from_callable(function).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        hidden = {p.name for p in own}
+        named = [
+            Parameter(entry.name, Parameter.KEYWORD_ONLY, default=entry.default, annotation=entry.type)
+            for entry in fields(kind)
+            if entry.name not in hidden
+        ]
+        function.__signature__ = Signature(own + named)  # type: ignore[attr-defined]
+        return function
+
+    return name_them

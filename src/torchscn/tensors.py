@@ -1,0 +1,94 @@
+"""What every entry point asks of its tensors: number type, device, shape, and what autocast does to them."""
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchscn.checks import check_number
+
+__all__ = [
+    "as_rows",
+    "check_init",
+    "check_penalty",
+    "check_same_kind",
+    "check_tensor",
+    "full_precision",
+    "no_autocast",
+]
+
+_DTYPES = (torch.float32, torch.float64)
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def check_tensor(what: str, value: Any) -> None:
+    """``value`` is a float32 or float64 tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{what} must be a torch.Tensor; got {type(value).__name__}. Use torch.as_tensor(...).")
+    if value.dtype not in _DTYPES:
+        hint = (
+            "Half precision is computed in float32 under torch.autocast; otherwise convert with .float()."
+            if value.dtype.is_floating_point
+            else "Convert it with .float()."
+        )
+        raise TypeError(f"{what} must be float32 or float64; got {str(value.dtype).removeprefix('torch.')}. {hint}")
+
+
+def check_same_kind(what: str, value: Tensor, other_name: str, other: Tensor) -> None:
+    """Both tensors share dtype and device."""
+    if value.dtype != other.dtype:
+        raise TypeError(
+            f"{what} is {value.dtype} but {other_name} is {other.dtype}; convert one of them, "
+            f"for example {what}.to({other_name}.dtype)."
+        )
+    if value.device != other.device:
+        raise ValueError(
+            f"{what} is on {value.device} but {other_name} is on {other.device}; move one of them, "
+            f"for example {what}.to({other_name}.device)."
+        )
+
+
+def check_penalty(what: str, value: Any, like: Tensor, n_atoms: int | None) -> None:
+    """A penalty: a non-negative number, a scalar tensor, or (where ``n_atoms`` is given) a tensor with one per atom."""
+    if not isinstance(value, Tensor):
+        return check_number(what, value, at_least=0)
+    check_tensor(what, value)
+    check_same_kind(what, value, "the dictionary", like)
+    shapes = [(), (1,)] + ([] if n_atoms is None else [(n_atoms,)])
+    if tuple(value.shape) not in shapes:
+        expected = "a single number" if n_atoms is None else f"a single number or one per atom, shape ({n_atoms},)"
+        raise ValueError(f"{what} must be {expected}; got shape {tuple(value.shape)}.")
+    return None
+
+
+def check_init(init: Any, like: Tensor) -> None:
+    """Codes to start from are of the kind and shape of the codes to come, ``like``."""
+    check_tensor("init", init)
+    check_same_kind("init", init, "the problem", like)
+    if init.shape != like.shape:
+        raise ValueError(f"init must have the shape of the codes, {tuple(like.shape)}; got {tuple(init.shape)}.")
+
+
+def as_rows(values: Tensor) -> Tensor:
+    """``(..., n)`` as ``(n_signals, n)``; an empty batch has no size to infer."""
+    return values if values.dim() == 2 else values.reshape(values.shape[:-1].numel(), values.shape[-1])
+
+
+def full_precision(*values: Any) -> tuple[Any, ...]:
+    """Under autocast, half-precision tensors as float32: codes decide by sign, which half precision blurs."""
+    if not _autocast_active(*values):
+        return values
+    return tuple(v.float() if isinstance(v, Tensor) and v.dtype in _HALF else v for v in values)
+
+
+def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Keep autocast from lowering the products inside."""
+    if not _autocast_active(x):
+        return contextlib.nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
+
+
+def _autocast_active(*values: Any) -> bool:
+    kinds = {v.device.type for v in values if isinstance(v, Tensor)}
+    return any(torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) for kind in kinds)

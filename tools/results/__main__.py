@@ -1,0 +1,90 @@
+"""``python -m tools.results``: bring the pages up to date, record a run, pack its weights."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.progress import Progress
+
+from tools import results
+from torchscn.checks import check_choice
+from torchscn.weights import pretrained_folder
+
+app = App(name="python -m tools.results", help="Bring tables and pictures up to date with the recorded runs.")
+
+Records = Annotated[Path, Parameter(help="Folder of the records.")]
+DataDir = Annotated[Path | None, Parameter(help="Folder of the data sets; otherwise TORCHSCN_DATA.")]
+
+
+@app.default
+def update(records: Records = Path("results"), docs: Path = Path("docs"), readme: Path = Path("README.md")) -> None:
+    """Bring tables and pictures up to date with the recorded runs.
+
+    Parameters
+    ----------
+    docs
+        Folder of results.md.
+    readme
+        Another page with tables.
+    """
+    for path in results.write_report(records, docs, readme):
+        print(f"wrote {path}")
+
+
+@app.command
+def add(run: Path, *, records: Records = Path("results"), data_dir: DataDir = None, compare: int = 0) -> None:
+    """Record a finished run: settings, environment, curve; comparisons recorded earlier are kept.
+
+    Parameters
+    ----------
+    run
+        Folder of the run.
+    compare
+        Also test the network with its weights stored in float16, and with other solvers on this many test images, the
+        first ones (the exact solver takes a second for a few).
+    """
+    record = results.record_run(run)
+    results.keep_comparisons(records, record)
+    if compare:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            bar = progress.add_task("")
+
+            def show(what: str, done: int, total: int) -> None:
+                progress.update(bar, description=what, completed=done, total=total)
+
+            record["storage"] = results.compare_storage(run, data_dir, show)
+            if record["model"].startswith("scn"):
+                record["solvers"] = results.compare_solvers(run, data_dir, compare, show)
+    print(f"wrote {results.save_record(records, record)}")
+
+
+@app.command
+def pack(run: Path, *, records: Records = Path("results"), output: Path | None = None) -> None:
+    """Put the weights of a recorded run into the package, with a card and a hash.
+
+    Parameters
+    ----------
+    run
+        Folder of the run; its record must hold the comparison.
+    output
+        Another folder for them.
+    """
+    found = results.load_records(records)
+    name = run.resolve().name
+    check_choice("run", name, found)
+    print(f"wrote {results.pack_weights(run, found[name], output or pretrained_folder())}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command; a mistake in the input ends in one sentence, not a traceback."""
+    try:
+        app(arguments)
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"tools.results: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
