@@ -30,7 +30,6 @@ static ScnCall make_call(const Values& rhs, const Values& gram, Values& codes, s
     call.n_atoms = static_cast<std::int64_t>(rhs.size() / converged.size());
     call.max_iter = 1000;
     call.tol = 1e-6;
-    call.relax = 1;
     call.rhs = rhs.data();
     call.gram = gram.data();
     call.codes = codes.data();

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from problems import DICTIONARIES, signals
+from problems import DICTIONARIES, random_dictionary, signals
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -25,7 +25,7 @@ from torchscn.problem import Affine, Constraint, NonNegative, OnSupport, Problem
 ROOT = Path(__file__).parent.parent
 CHECK_PROGRAM = ROOT / "tests" / "kernel_check.cpp"
 CPU_SOURCES = Path(cpu.__file__).with_name("cpu")
-TIGHT = SweepRule(tol=1e-12, max_iter=20_000, relax=1.2, by_block=False)
+TIGHT = SweepRule(tol=1e-12, max_iter=20_000, by_block=False)
 # As setup.py: name, width of a register, registers per row of a block, flags.
 BUILDS = [
     ("generic", 16, 2, []),
@@ -88,7 +88,7 @@ def test_result_is_optimal(on_support, kernel):
 @pytest.mark.parametrize("by_block", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tol_zero_runs_every_sweep(by_block, dtype, kernel):
-    rule = SweepRule(tol=0, max_iter=7, relax=1.0, by_block=by_block)
+    rule = SweepRule(tol=0, max_iter=7, by_block=by_block)
     separate = Problem(signals(70, 5).to(dtype), torch.eye(5, dtype=dtype))  # one sweep solves it
     result = solve(separate, rule)
     assert (result.n_iter, result.mean_iter) == (7, 7.0)
@@ -103,14 +103,12 @@ def test_tol_zero_knows_which_signals_changed(kernel):
     """Also where a kernel would judge neighbours as a whole."""
     problem = Problem(torch.ones(70, 5), 0.5 + 0.5 * torch.eye(5))
     problem.rhs[::2] = -1.0
-    result = solve(problem, SweepRule(tol=0, max_iter=3, relax=1.0, by_block=True))
+    result = solve(problem, SweepRule(tol=0, max_iter=3, by_block=True))
     assert result.converged.tolist() == [True, False] * 35
 
 
 def test_tolerance_too_small_for_the_number_type_still_stops(kernel):
-    result = solve(
-        Problem(torch.ones(3, 5), torch.eye(5)), SweepRule(tol=1e-300, max_iter=50, relax=1.0, by_block=False)
-    )
+    result = solve(Problem(torch.ones(3, 5), torch.eye(5)), SweepRule(tol=1e-300, max_iter=50, by_block=False))
     assert result.n_iter == 2
     assert result.converged.all()
 
@@ -309,7 +307,7 @@ try:
     threading.Thread(target=print).start()
 except RuntimeError:
     print("no threads")
-result = kernel(problem, SweepRule(tol=1e-6, max_iter=10, relax=1.0, by_block=False))
+result = kernel(problem, SweepRule(tol=1e-6, max_iter=10, by_block=False))
 print("solved", bool(result.converged.all()), bool((result.codes == problem.rhs.relu()).all()))
 """
 
@@ -505,3 +503,16 @@ def test_failed_build_says_what_stands_in(environment, tmp_path):
     out = run(sys.executable, "setup.py", "build_ext", cwd=tmp_path, env=os.environ | environment)
     assert out.count("the CPU kernel could not be built; its plain-torch fallback will be used.") == 1
     assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.parametrize("n_atoms", [1, 5, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_kernels_relax_like_plain_torch(n_atoms, dtype):
+    """One sweep from zero shows the length of the steps."""
+    dictionary = random_dictionary(n_atoms, 20).to(dtype)
+    dictionary[n_atoms // 2] *= 0 if n_atoms > 1 else 1
+    problem = Problem(torch.randn(9, 20, dtype=dtype) @ dictionary.T, dictionary @ dictionary.T)
+    rule = SweepRule(tol=0, max_iter=1, by_block=False)
+    expected = torch_sweeps(problem, rule).codes
+    for kernel in available_kernels()[1:]:
+        assert_close(cpu.compiled_sweeps(kernel)(problem, rule).codes, expected, rtol=1e-5, atol=1e-6)

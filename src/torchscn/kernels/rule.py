@@ -13,7 +13,6 @@ class SweepRule(NamedTuple):
 
     tol: float  # a signal is done when no code changes by more than tol times its largest; 0 runs all max_iter sweeps
     max_iter: int  # cap on the sweeps
-    relax: float  # over-relaxation, between 0 and 2
     by_block: bool  # a kernel may judge neighbouring signals as a whole, by the error that is left
 
 

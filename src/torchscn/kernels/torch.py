@@ -6,7 +6,7 @@ from torch import Tensor
 from torchscn.kernels.rule import SweepRule
 from torchscn.problem import Constraint, Problem, Result
 
-__all__ = ["torch_sweeps"]
+__all__ = ["relaxation", "torch_sweeps"]
 
 _GROUP = 16  # atoms whose residuals are computed by one matrix product
 
@@ -25,7 +25,7 @@ def torch_sweeps(problem: Problem, rule: SweepRule) -> Result:
     start = problem.start()
     codes = torch.zeros_like(rows) if start is None else start.mT.contiguous()
     diagonal = gram.diagonal()
-    steps = torch.where(diagonal > 0, rule.relax / diagonal, torch.zeros_like(diagonal))
+    steps = torch.where(diagonal > 0, relaxation(problem.gram) / diagonal, torch.zeros_like(diagonal))
 
     # On other devices reading the stopping test waits for the device, so it is read rarely.
     check_every = 1 if rows.device.type == "cpu" else 8
@@ -61,3 +61,21 @@ def _sweep(codes: Tensor, rows: Tensor, gram: Tensor, steps: Tensor, constraint:
             change = moved - codes[j]
             codes[j] = moved
             residual[i + 1 :].addr_(gram[j + 1 : group.stop, j], change, alpha=-1)
+
+
+def relaxation(gram: Tensor) -> float:
+    """Over-relaxation suited to a Gram matrix.
+
+    Nearly orthogonal atoms want plain Gauss-Seidel; the more an atom overlaps the others (sum of its squared
+    correlations, about n_atoms / n_features for random atoms), the more a longer step saves. The line was fitted to
+    sweep counts on random dictionaries of 16 to 256 atoms; any value between 0 and 2 converges.
+
+    Example:
+        >>> relaxation(torch.eye(3))
+        1.0
+    """
+    diagonal = gram.diagonal()
+    energy = torch.where(diagonal > 0, diagonal, torch.inf)
+    overlap = float((gram.square() / energy).sum(-1).div(energy).mean()) - 1.0
+    # A matrix that is not finite falls through both bounds to 1; what is solved with it is marked anyway.
+    return 1.0 + 0.4 * min(overlap, 1.0) if overlap > 0 else 1.0

@@ -27,7 +27,6 @@ struct ScnCall {
     std::int64_t n_atoms;
     std::int64_t max_iter;
     double tol;                      // 0 runs all max_iter sweeps
-    double relax;                    // over-relaxation, between 0 and 2
     double ridge;                    // added to the diagonal of the Gram matrix, relative to it
     const void* rhs;                 // n_signals x n_atoms
     const void* gram;                // n_atoms x n_atoms

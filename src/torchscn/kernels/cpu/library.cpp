@@ -63,6 +63,28 @@ T pack(const T* gram, std::int64_t n, T ridge, T* packed, T* inverse_diag) {
     return poison;
 }
 
+// Over-relaxation suited to a Gram matrix; kernels/torch.py has the same formula and says where it comes from.
+template <class T>
+double relaxation(const T* gram, std::int64_t n) {
+    std::vector<double> inverse(static_cast<std::size_t>(n)), weighted(static_cast<std::size_t>(n));
+    for (std::size_t j = 0; j < inverse.size(); ++j) {
+        const double energy = static_cast<double>(gram[j * inverse.size() + j]);
+        inverse[j] = energy > 0 ? 1 / energy : 0;
+    }
+    for (std::size_t j = 0; j < inverse.size(); ++j) {
+        const T* row = gram + j * inverse.size();
+        for (std::size_t k = 0; k < inverse.size(); ++k) {
+            const double value = static_cast<double>(row[k]);
+            weighted[k] += value * value * inverse[j];
+        }
+    }
+    double overlap = 0;
+    for (std::size_t k = 0; k < inverse.size(); ++k) overlap += weighted[k] * inverse[k];
+    overlap = overlap / static_cast<double>(n) - 1;
+    // A matrix that is not finite falls through to 1; what is solved with it is marked anyway.
+    return overlap > 0 ? 1 + 0.4 * std::min(overlap, 1.0) : 1;
+}
+
 OpenMpParallel openmp_parallel = nullptr;
 
 // Runs region(data) on threads of our own and the caller's. Where the system gives fewer, those there are do the work.
@@ -161,8 +183,9 @@ ScnStatus solve(const Kernel<T>& kernel, ScnCall& call) {
     problem.tol = static_cast<T>(call.tol);
     problem.stops_early = call.tol > 0;
     problem.by_block = call.by_block != 0;
-    problem.relax = static_cast<T>(call.relax);
-    problem.poison = pack(static_cast<const T*>(call.gram), call.n_atoms, static_cast<T>(call.ridge), packed.get(),
+    const T* gram = static_cast<const T*>(call.gram);
+    problem.relax = static_cast<T>(relaxation(gram, call.n_atoms));
+    problem.poison = pack(gram, call.n_atoms, static_cast<T>(call.ridge), packed.get(),
                           inverse_diag.get());
     Work<T> work{kernel, problem, (call.n_signals + kernel.lanes - 1) / kernel.lanes};
     run_parallel(solve_region<T>, &work, call.n_threads, work.n_blocks);
