@@ -11,7 +11,6 @@ from torchscn.training.config import (
     load_recipe,
     read_config,
 )
-from torchscn.training.schedule import learning_rate
 
 
 @pytest.mark.parametrize("name", list_recipes())
@@ -96,16 +95,3 @@ def test_bad_recipes(tmp_path):
     (tmp_path / "broken.toml").write_text("lr = = 3")
     with pytest.raises(ConfigError, match="not a readable TOML file"):
         load_recipe(str(tmp_path / "broken.toml"))
-
-
-def test_schedules():
-    cosine = TrainConfig(lr=1.0, epochs=10, warmup=2.0)
-    assert learning_rate(cosine, 0, 5) == pytest.approx(0.1)
-    assert learning_rate(cosine, 9, 5) == pytest.approx(1.0)
-    assert learning_rate(cosine, 30, 5) == pytest.approx(0.5)
-    assert learning_rate(cosine, 49, 5) < 0.01
-    assert learning_rate(TrainConfig(lr=1.0, epochs=2, warmup=0.01), 0, 10) == 1.0
-    cycle = TrainConfig(lr=1.0, epochs=10, schedule="onecycle", warmup=0.2)
-    assert learning_rate(cycle, 0, 10) == pytest.approx(0.05)
-    assert learning_rate(cycle, 20, 10) == pytest.approx(1.0)
-    assert learning_rate(cycle, 60, 10) == pytest.approx(0.5)
