@@ -13,8 +13,14 @@ def test_numbers(value):
 
 @pytest.mark.parametrize(
     ("value", "whole", "error"),
-    [(-1, False, ValueError), (float("inf"), False, ValueError), (True, False, TypeError), ("1", False, TypeError)]
-    + [(2.5, True, TypeError), (None, True, TypeError)],
+    [
+        (-1, False, ValueError),
+        (float("inf"), False, ValueError),
+        (True, False, TypeError),
+        ("1", False, TypeError),
+        (2.5, True, TypeError),
+        (None, True, TypeError),
+    ],
 )
 def test_bad_numbers_name_what_they_are(value, whole, error):
     with pytest.raises(error, match="it must be"):
