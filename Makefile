@@ -1,4 +1,4 @@
-# Every target sets itself up on a fresh machine: Python >= 3.11 is all it needs (a C++ compiler makes it fast).
+# Every target sets itself up on a fresh machine and needs only Python >= 3.11 (a C++ compiler makes it fast).
 PYTHON ?= python3
 BIN := .venv/bin
 KERNEL := $(wildcard src/torchscn/kernels/cpu/*)
@@ -17,10 +17,10 @@ demo: .venv/ready  ## the main job: train a small network on the embedded digits
 	$(BIN)/scn eval demo/digits-scn1
 	$(BIN)/python examples/digits_dictionary.py --output demo
 
-bench: .venv/ready  ## measure everything side by side with others (half an hour; nothing else should run)
+bench: .venv/ready  ## measure everything side by side with alternatives (half an hour; run nothing else meanwhile)
 	$(BIN)/scn bench all --threads 2 --output benchmarks/results --draw docs/benchmarks
 
-results: .venv/ready  ## bring docs/results.md, its pictures and the README up to date with the recorded runs
+results: .venv/ready  ## update docs/results.md, its pictures and the README from the recorded runs
 	$(BIN)/python -m tools.results
 
 lint: .venv/ready
@@ -32,7 +32,7 @@ format: .venv/ready  ## reformat the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# torch is pinned: an unpinned one brings gigabytes of CUDA packages that no target here needs.
+# torch is pinned: an unpinned one pulls in gigabytes of CUDA packages that no target here needs.
 .venv/ready: pyproject.toml setup.py constraints.txt $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
@@ -40,5 +40,5 @@ format: .venv/ready  ## reformat the code
 		echo 'set-up failed: CUDA packages were installed; is torch pinned in constraints.txt to a CPU build?' >&2; exit 1; fi
 	touch $@
 
-clean:  ## remove everything the targets made
+clean:  ## remove everything the targets created
 	rm -rf .venv build dist demo src/torchscn/kernels/*.so src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

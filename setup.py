@@ -1,7 +1,7 @@
 """Build the CPU kernel: one source compiled once per instruction set, linked into one plain shared library.
 
-Everything else about the package stands in pyproject.toml. The library has a C interface (no Python or torch headers),
-so one wheel serves every Python version; where no compiler is found the install goes on without it.
+Everything else about the package is in pyproject.toml. The library has a C interface (no Python or torch headers),
+so one wheel serves every Python version; where no compiler is found the install continues without it.
 """
 
 import os

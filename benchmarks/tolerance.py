@@ -1,10 +1,10 @@
-"""Study of the layers' tolerance: error of the codes, error of the gradient, time, and what it does to training.
+"""Study of the layers' tolerance: error of the codes, error of the gradient, time, and effect on training.
 
     python benchmarks/tolerance.py RUN --data-dir DATA --output benchmarks/results/tolerance.json
 
 RUN is the folder of a trained network on CIFAR-10. The gradient is compared with that at a tolerance of 1e-6 on the
-same batch, layer by layer, through the whole network; codes with the exact ones on the same input. Short trainings from
-scratch at several tolerances show what is left of the difference at the end.
+same batch, layer by layer, through the whole network; codes are compared with the exact ones on the same input. Short
+training runs from scratch at several tolerances show what is left of the difference at the end.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def study(name: str, model: nn.Module, x: Tensor, labels: Tensor) -> list[dict[s
 
 
 def short_trainings(data_dir: Path) -> list[dict[str, Any]]:
-    """The same short training at several tolerances and two seeds."""
+    """The same short training run at several tolerances and two seeds."""
     rows = []
     for tol in (1e-1, 1e-2, 1e-3):
         for seed in (0, 1):

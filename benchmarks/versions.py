@@ -1,10 +1,10 @@
-"""Compare the speed of two installed versions of torchscn, each in a Python environment of its own.
+"""Compare the speed of two installed versions of torchscn, each in its own Python environment.
 
     python benchmarks/versions.py OLD_PYTHON NEW_PYTHON --rounds 10 --threads 2 --json versions.json
 
 OLD_PYTHON and NEW_PYTHON are Python interpreters with a torchscn installed. Fresh processes of the two take turns, and
 the order is swapped from round to round; the best time of each counts. First the old version is measured against
-itself: how far that ratio is from 1 is the noise of the machine. Nothing else should run meanwhile.
+itself: how far that ratio is from 1 shows the noise of the machine. Run nothing else meanwhile.
 """
 
 import argparse
@@ -29,7 +29,7 @@ MEASUREMENTS = {
     "scn4-inference": "inference of scn4, batch 128",
 }
 REPETITIONS = {"scn1": 6, "scn4": 3}
-SMALL_REPETITIONS, SMALL_CALLS = 40, 20  # best of so many means over so many calls
+SMALL_REPETITIONS, SMALL_CALLS = 40, 20  # best of this many means, each over this many calls
 
 Times = dict[str, float]
 Rounds = dict[str, list[float]]
@@ -39,7 +39,7 @@ Rounds = dict[str, list[float]]
 
 
 def measure(names: list[str], threads: int) -> Times:
-    """Times in seconds of the measurements called ``names``; must be the first to import torch in its process."""
+    """Times in seconds of the measurements ``names``; must be the first to import torch in its process."""
     times, small_inputs = _measure_start(threads)
     if "small-forward" in names:
         times["small-forward"] = _small_time(_small_forward(*small_inputs))
@@ -53,7 +53,7 @@ def measure(names: list[str], threads: int) -> Times:
 
 
 def _measure_start(threads: int) -> tuple[Times, tuple[Any, Any]]:
-    """The costs a process has once; also the inputs of the small calls."""
+    """The one-time costs of a process; also returns the inputs of the small calls."""
     start = time.perf_counter()
     import torchscn
 
@@ -173,7 +173,7 @@ def measure_in(python: Path, names: list[str], threads: int) -> Times:
 
 
 def identify(python: Path) -> dict[str, str]:
-    """Version and place of the torchscn and torch of an interpreter.
+    """Versions of torchscn and torch in an interpreter, and the location of torchscn.
 
     Raises:
         RuntimeError: the interpreter does not run or has no torchscn.
@@ -190,7 +190,7 @@ def identify(python: Path) -> dict[str, str]:
 
 
 def _output_of(python: Path, command: list[str], threads: int) -> str:
-    # A PYTHONPATH would put the same torchscn before both of the installed ones, the working folder might.
+    # A PYTHONPATH would put the same torchscn before both of the installed ones, and the working folder might.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"OMP_NUM_THREADS": str(threads), "PYTHONSAFEPATH": "1"}
     try:
@@ -214,7 +214,7 @@ def make_rows(noise: dict[str, Rounds], comparison: dict[str, Rounds]) -> list[d
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
-    """The rows as text for people."""
+    """The rows as a readable table."""
     lines = [f"{'measurement':52} {'old':>10} {'new':>10} {'new/old':>8} {'old/old':>8}"]
     for row in rows:
         times = f"{_readable(row['old']):>10} {_readable(row['new']):>10}"
@@ -233,7 +233,7 @@ def choose_names(only: list[str] | None) -> list[str]:
     """The measurements whose names begin with one of ``only``; all if it is None.
 
     Raises:
-        ValueError: one of ``only`` begins no name.
+        ValueError: no name begins with one of ``only``.
     """
     for start in only or ():
         if not any(name.startswith(start) for name in MEASUREMENTS):
@@ -259,7 +259,7 @@ def run_comparison(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Compare two versions, or be one of the processes that are measured."""
+    """Compare two versions, or act as one of the processes that are measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path, nargs="?", metavar="OLD_PYTHON", help="interpreter with the old version")
     parser.add_argument("new", type=Path, nargs="?", metavar="NEW_PYTHON", help="interpreter with the new version")

@@ -1,7 +1,7 @@
 """Learn a dictionary of handwritten digits through the layer, and draw its atoms, codes and reconstructions.
 
-The 8 x 8 digits come with scikit-learn. The layer's gradient reaches the dictionary through the exact codes, so plain
-SGD on the reconstruction error is all there is to it.
+The 8 x 8 digits come with scikit-learn. The layer's gradient reaches the dictionary through the exact codes, so a
+standard optimizer on the reconstruction error is all it takes.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder for the picture")
     parser.add_argument("--atoms", type=int, default=100, help="number of atoms (a multiple of 10)")
-    parser.add_argument("--lam1", type=float, default=0.1, help="l1 penalty: larger codes with fewer atoms")
+    parser.add_argument("--lam1", type=float, default=0.1, help="l1 penalty; larger values use fewer atoms per code")
     parser.add_argument("--epochs", type=int, default=40)
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -83,7 +83,7 @@ def main() -> None:
     solution = layer.solve(x)
     error = (layer.reconstruct(solution.codes) - x).norm() / x.norm()
     active = (solution.codes > 0).float().sum(-1).mean()
-    print(f"relative reconstruction error {error:.3f} with {active:.1f} of {options.atoms} atoms a digit")
+    print(f"relative reconstruction error {error:.3f} with {active:.1f} of {options.atoms} atoms per digit")
     print(f"largest KKT residual {solution.residual.max():.1e}, all converged: {bool(solution.converged.all())}")
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / "digits_dictionary.png"

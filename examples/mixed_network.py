@@ -1,6 +1,6 @@
 """Train a network that mixes sparse coding layers with ordinary ones on the 8 x 8 digits of scikit-learn.
 
-``SparseCoding2d`` stands wherever ``Conv2d`` followed by ``ReLU`` would; everything else is unchanged but one line,
+``SparseCoding2d`` replaces ``Conv2d`` followed by ``ReLU``; everything else is unchanged except for one line,
 ``attach_projection``, which keeps the learned penalties non-negative.
 """
 
@@ -28,7 +28,7 @@ def make_network() -> nn.Sequential:
 
 
 def load() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training images and labels, then test ones."""
+    """Training images and labels, then test images and labels."""
     digits = load_digits()
     x = torch.from_numpy(digits.images).float().unsqueeze(1) / 8 - 1
     labels = torch.from_numpy(digits.target).long()

@@ -1,5 +1,5 @@
 // Solves random problems through the library's C interface and checks the optimality conditions, and that it refuses
-// what it does not know: a test of the kernel on processors for which there is no Python at hand.
+// what it does not know: a test of the kernel on processors without Python.
 #include <cmath>
 #include <cstddef>
 #include <cstdio>

@@ -1,1 +1,1 @@
-"""What only makes sense in a checkout: it is not part of the package that is installed."""
+"""Tools that only make sense in a checkout; they are not part of the installed package."""

@@ -1,4 +1,4 @@
-"""Recorded runs: kept as JSON with their curves, shown beside the paper's tables, packed as weights.
+"""Recorded runs: saved as JSON with their curves, shown next to the paper's tables, packed as weights.
 
 ``python -m tools.results`` is the command, from the root of a checkout.
 """

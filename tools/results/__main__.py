@@ -1,4 +1,4 @@
-"""``python -m tools.results``: bring the pages up to date, record a run, pack its weights."""
+"""``python -m tools.results``: update the pages, record a run, pack its weights."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ from torchscn.weights import pretrained_folder
 app = App(name="python -m tools.results", help="Bring tables and pictures up to date with the recorded runs.")
 
 Records = Annotated[Path, Parameter(help="Folder of the records.")]
-DataDir = Annotated[Path | None, Parameter(help="Folder of the data sets; otherwise TORCHSCN_DATA.")]
+DataDir = Annotated[Path | None, Parameter(help="Folder of the data sets; TORCHSCN_DATA if not given.")]
 
 
 @app.default
@@ -35,15 +35,15 @@ def update(records: Records = Path("results"), docs: Path = Path("docs"), readme
 
 @app.command
 def add(run: Path, *, records: Records = Path("results"), data_dir: DataDir = None, compare: int = 0) -> None:
-    """Record a finished run: settings, environment, curve; comparisons recorded earlier are kept.
+    """Record a finished run: settings, environment, curve; earlier comparisons are kept.
 
     Parameters
     ----------
     run
         Folder of the run.
     compare
-        Also test the network with its weights stored in float16, and with other solvers on this many test images, the
-        first ones (the exact solver takes a second for a few).
+        Also test the network with its weights stored in float16, and with other solvers on the first test images, this
+        many (the exact solver takes a second for a few).
     """
     record = results.record_run(run)
     results.keep_comparisons(records, record)
@@ -69,7 +69,7 @@ def pack(run: Path, *, records: Records = Path("results"), output: Path | None =
     run
         Folder of the run; its record must hold the comparison.
     output
-        Another folder for them.
+        Folder to write to instead of the package.
     """
     found = results.load_records(records)
     name = run.resolve().name
@@ -78,7 +78,7 @@ def pack(run: Path, *, records: Records = Path("results"), output: Path | None =
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; a mistake in the input ends in one sentence, not a traceback."""
+    """Run the command; a mistake in the input is reported in one sentence, not a traceback."""
     try:
         app(arguments)
     except (ValueError, RuntimeError, OSError) as error:

@@ -15,7 +15,7 @@ from torchscn.weights import fill_model, read_weights
 
 __all__ = ["FIRST", "compare_solvers", "compare_storage"]
 
-FIRST = 500  # test images whose wrong answers are counted apart, for a quick check of published weights
+FIRST = 500  # test images whose wrong answers are counted separately, for a quick check of published weights
 
 # All others are compared with the first.
 SOLVERS: tuple[dict[str, Any], ...] = (
@@ -35,9 +35,9 @@ def compare_solvers(
 
     Args:
         folder: the run folder.
-        data_dir: where the data sets are; None takes ``TORCHSCN_DATA``.
-        n_images: how many test images, the first ones (the exact solver takes a second for a few).
-        progress: called with what is being measured, images done, images in all.
+        data_dir: where the data sets are; None uses ``TORCHSCN_DATA``.
+        n_images: how many of the first test images to use (the exact solver takes a second for a few).
+        progress: called with what is being measured, images done, images in total.
 
     Returns:
         One row for each of :data:`SOLVERS`: its options, the number of ``images``, ``error`` in percent, and

@@ -1,4 +1,4 @@
-"""Weights of a recorded run as they come with the package: float16, with a card and a hash."""
+"""Weights of a recorded run, as they come with the package: float16, with a card and a hash."""
 
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ __all__ = ["pack_weights"]
 
 
 def pack_weights(folder: Path, record: dict[str, Any], output: Path) -> Path:
-    """Write the weights of a run as ``MODEL-DATA.safetensors``, their card beside them, and the hashes of all.
+    """Write the weights of a run as ``MODEL-DATA.safetensors``, with their card next to them, and the hashes of all.
 
     Args:
         folder: the run folder.
-        record: the run's record, with its comparison of ways to store it.
+        record: the run's record, including its comparison of storage formats.
         output: folder of the package's weights.
 
     Raises:

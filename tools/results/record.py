@@ -16,10 +16,10 @@ _COMPARISONS = ("storage", "solvers")
 
 
 def record_run(folder: Path) -> dict[str, Any]:
-    """Everything that makes a finished run credible and repeatable; the name is that of the folder.
+    """Everything that makes a finished run credible and reproducible; the name is that of the folder.
 
     Raises:
-        ValueError: this is no run folder, or the run is not finished.
+        ValueError: this is not a run folder, or the run is not finished.
     """
     trained = load_trained(folder)
     run = RunFolder(folder)
@@ -48,7 +48,7 @@ def record_run(folder: Path) -> dict[str, Any]:
 
 
 def keep_comparisons(folder: Path, record: dict[str, Any]) -> None:
-    """Give a record what was compared on the same run when it was recorded before."""
+    """Copy the comparisons from an earlier record of the same run into ``record``."""
     path = folder / f"{record['name']}.json"
     earlier = json.loads(path.read_text()) if path.exists() else {}
     if earlier.get("curve") == record["curve"]:
@@ -56,7 +56,7 @@ def keep_comparisons(folder: Path, record: dict[str, Any]) -> None:
 
 
 def save_record(folder: Path, record: dict[str, Any]) -> Path:
-    """Keep a record as ``NAME.json``, one line for each entry of a curve or table."""
+    """Save a record as ``NAME.json``, with one line for each entry of a curve or table."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{record['name']}.json"
     lines = [f"{json.dumps(key)}: {_lines(value)}" for key, value in record.items()]
@@ -65,7 +65,7 @@ def save_record(folder: Path, record: dict[str, Any]) -> Path:
 
 
 def load_records(folder: Path) -> dict[str, dict[str, Any]]:
-    """Every kept record, by name.
+    """Every saved record, by name.
 
     Raises:
         ValueError: the folder holds none.
@@ -91,7 +91,7 @@ def describe_commands(record: dict[str, Any]) -> str:
 
 
 def describe_over_time(record: dict[str, Any], what: str) -> str:
-    """Something of a run's environment, with what it became when the run was resumed.
+    """An entry of a run's environment, with what it became when the run was resumed.
 
     Example:
         >>> describe_over_time({"environment": {"threads": 1, "resumed": [{"threads": 1}, {"threads": 2}]}}, "threads")

@@ -1,8 +1,8 @@
 """Tables and pictures of recorded runs, put into the pages that show them.
 
-A page marks the place of a table with ``<!-- begin NAME -->`` and ``<!-- end NAME -->``; what stands between is
-replaced. Records whose name begins with ``width-`` belong to the comparison of widths, all others are runs in full;
-those tested on validation images are left out.
+A page marks the place of a table with ``<!-- begin NAME -->`` and ``<!-- end NAME -->``; what is between them is
+replaced. Records whose name begins with ``width-`` belong to the comparison of widths, all others are full runs; those
+tested on validation images are left out.
 """
 
 import importlib.util
@@ -23,7 +23,7 @@ _DATA_TITLES = {dataset.name: dataset.title for dataset in DATASETS}
 
 
 def write_report(records: Path, docs: Path, readme: Path) -> list[Path]:
-    """Bring the tables of ``docs/results.md`` and the readme and the pictures beside them up to date with the records.
+    """Update the tables of ``docs/results.md`` and the readme, and the pictures next to them, from the records.
 
     Args:
         records: folder of the records.
@@ -34,7 +34,7 @@ def write_report(records: Path, docs: Path, readme: Path) -> list[Path]:
         The files that were written.
 
     Raises:
-        ValueError: there is no matplotlib to draw with.
+        ValueError: matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("the pictures need matplotlib: pip install torchscn[plot]")
@@ -67,7 +67,7 @@ def fill_page(text: str, tables: dict[str, str]) -> str:
     """The page with every marked place filled.
 
     Raises:
-        ValueError: a place has a name that no table has.
+        ValueError: there is no table with the name of a place.
 
     Example:
         >>> print(fill_page("<!-- begin a --><!-- end a -->", {"a": "| 1 |"}))
@@ -88,13 +88,13 @@ def fill_page(text: str, tables: dict[str, str]) -> str:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A markdown table; columns after the first are set flush right."""
+    """A markdown table; columns after the first are right-aligned."""
     lines = ["| " + " | ".join(columns) + " |", "|---|" + "--:|" * (len(columns) - 1)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 def _beside_paper(paper: Sequence[PaperRow], data_sets: Sequence[str], runs: list[Record]) -> str:
-    """A table of the paper, with a row of ours for every network trained on one of its data sets: the longest run."""
+    """A table of the paper, with our longest run in a row for every network trained on one of its data sets."""
     rows = [[row.method, row.parameters, row.layers, *map(_percent, row.errors), ""] for row in paper]
     ours = sorted((run for run in runs if run["data"] in data_sets), key=lambda run: run["epochs"])
     for model in sorted({run["model"] for run in ours}, key=lambda name: (name[:3] != "scn", name)):
@@ -149,7 +149,7 @@ def _twins(runs: list[Record]) -> str:
 
 
 def _recipe(run: Record) -> dict[str, Any]:
-    """All settings but the network."""
+    """All settings except the network."""
     return {name: value for name, value in run["settings"].items() if name != "model"}
 
 
@@ -226,7 +226,7 @@ def _percent(value: float | None) -> str:
 
 
 def _draw(runs: dict[str, Record], folder: Path) -> list[Path]:
-    """Learning curves: a panel for every data set, and one picture for the widths."""
+    """Learning curves: one panel per data set, and one picture for the widths."""
     folder.mkdir(parents=True, exist_ok=True)
     full = [run for run in runs.values() if not run["name"].startswith(_WIDTH)]
     widths = [run for run in runs.values() if run not in full]

@@ -8,7 +8,7 @@ __all__ = ["Package"]
 
 
 class Package(NamedTuple):
-    """A package of other people.
+    """A third-party package.
 
     Args:
         title: what people call it.
@@ -25,6 +25,6 @@ class Package(NamedTuple):
         try:
             importlib.import_module(self.module)
         except ImportError:
-            print(f"{self.title} is left out, it is not installed: pip install {self.install}", file=sys.stderr)
+            print(f"{self.title} is left out because it is not installed: pip install {self.install}", file=sys.stderr)
             return False
         return True

@@ -1,4 +1,4 @@
-"""Results of the benchmarks: run, keep, print, draw."""
+"""Results of the benchmarks: run, save, print, draw."""
 
 import json
 import time
@@ -31,14 +31,14 @@ def run_suite(name: str, rounds: int) -> dict[str, Any]:
 
 
 def _machine() -> dict[str, Any]:
-    """What of the environment stands beside the figures, in this order."""
+    """The part of the environment that is shown with the figures, in this order."""
     environment = describe_environment()
     environment["system"] = environment["machine"]
     return {key: environment[key] for key in ("processor", "system", "threads", "kernel", "torch", "torchscn")}
 
 
 def save_results(folder: Path, result: dict[str, Any]) -> Path:
-    """Keep a suite's result as ``SUITE.json``."""
+    """Save the result of a suite as ``SUITE.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['suite']}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
@@ -46,7 +46,7 @@ def save_results(folder: Path, result: dict[str, Any]) -> Path:
 
 
 def load_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Every kept result, by suite."""
+    """Every saved result, by suite."""
     found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     if not found:
         raise ValueError(f"{folder} holds no benchmark results; make some with `scn bench SUITE --output {folder}`.")
@@ -77,10 +77,10 @@ def _readable(key: str, value: Any) -> str:
 
 
 def draw(folder: Path, output: Path) -> list[Path]:
-    """Pictures and a page of tables of what the kept results hold; returns the files.
+    """Draw pictures and write a page of tables from the saved results; returns the files.
 
     Raises:
-        ValueError: the folder holds no results, or there is no matplotlib to draw with.
+        ValueError: the folder holds no results, or matplotlib is not installed.
     """
     results = {name: result for name, result in load_results(folder).items() if name in SUITES}
     output.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ def _draw_networks(result: dict[str, Any], path: Path) -> Path:
 
 
 def _draw_scaling(result: dict[str, Any], path: Path) -> Path:
-    """Lines: time against atoms, signals and threads, with the slope one would expect."""
+    """Lines: time against atoms, signals and threads, with the expected slope."""
     figure, axes = _figure(3)
     expected = {"atoms": ("quadratic", 2), "signals": ("linear", 1), "threads": ("inverse", -1)}
     units = {"atoms": "seconds per sweep", "signals": "seconds", "threads": "seconds"}

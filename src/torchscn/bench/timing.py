@@ -21,7 +21,7 @@ def best_times(runs: Mapping[str, Callable[[], object]], rounds: int, slow: floa
     return best
 
 
-# ru_maxrss of a fresh process includes what its parent held when it forked; Linux knows the figure of the program.
+# ru_maxrss of a fresh process includes what its parent held when it forked; Linux also has the program's own figure.
 _MEASURE = """
 from pathlib import Path
 status = Path("/proc/self/status")

@@ -1,1 +1,1 @@
-"""Other ways to do the same, one per file. What a competitor needs installed is its ``PACKAGE``."""
+"""Other ways to do the same, one per file. If a competitor needs a package, its ``PACKAGE`` names it."""

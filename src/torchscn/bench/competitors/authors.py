@@ -1,4 +1,4 @@
-"""The authors' algorithm in torch: patches laid out, 50 FISTA steps, a dense solve on the support for the gradient."""
+"""The authors' algorithm in torch: extracted patches, 50 FISTA steps, a dense solve on the support for the gradient."""
 
 from typing import Any
 

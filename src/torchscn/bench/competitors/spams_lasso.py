@@ -14,7 +14,7 @@ PACKAGE = Package("SPAMS", module="spams", install="spams-bin")
 
 
 def prepare(x: Tensor, dictionary: Tensor) -> tuple[Any, Any]:
-    """Signals and atoms in its layout."""
+    """Signals and atoms in the layout of SPAMS."""
     return np.asfortranarray(x.T.numpy()), np.asfortranarray(dictionary.T.numpy())
 
 

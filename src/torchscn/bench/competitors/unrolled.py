@@ -1,4 +1,4 @@
-"""Two unrolled FISTA steps with autograd through them, the recipe of SDNet: fast, but its codes are far from solved."""
+"""Two unrolled FISTA steps with autograd through them, the recipe of SDNet: fast, but its codes are far from exact."""
 
 from torchscn.layers import SparseCoding2d
 
