@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 from problems import duplicate_dictionary, random_dictionary, signals, support_margin
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.func import functional_call
 from torch.testing import assert_close
 
 import torchscn
@@ -165,3 +166,99 @@ def test_autocast_computes_in_float32():
         assert torchscn.SparseCoding2d(3, 4)(torch.randn(1, 3, 6, 6).bfloat16()).dtype == torch.float32
     assert codes.dtype == torch.float32
     assert_close(codes, expected)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_forward_mode(solver, kernel):
+    code = partial(torchscn.sparse_code, solver=solver, tol=1e-12)
+    assert gradcheck(code, problem(), check_forward_ad=True, check_backward_ad=False)
+
+
+def test_forward_over_reverse():
+    code = partial(torchscn.sparse_code, tol=1e-13)
+    assert gradgradcheck(code, problem(2, 5, 8), check_fwd_over_rev=True)
+
+
+def test_forward_mode_of_the_normal_form():
+    D = random_dictionary(5, 12)
+    leaves = (signals(3, 5).requires_grad_(), (D @ D.T).requires_grad_())
+    assert gradcheck(partial(torchscn.nonneg_qp, tol=1e-12), leaves, check_forward_ad=True)
+
+
+def test_function_transforms_agree_with_autograd():
+    x, D, lam1, lam2 = (leaf.detach() for leaf in problem())
+    leaf = D.clone().requires_grad_()
+
+    def loss(dictionary, signal=x):
+        return torchscn.sparse_code(signal, dictionary, lam1, lam2, tol=1e-12).square().sum()
+
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    assert_close(torch.func.grad(loss)(D), expected)
+    assert_close(torch.func.jacfwd(loss)(D), expected)
+    assert_close(torch.func.jacrev(loss)(D), expected)
+    per_signal = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(D, x)
+    assert_close(per_signal.sum(0), expected)
+    hessian = torch.func.hessian(loss)(D).reshape(D.numel(), -1)
+    assert_close(hessian, torch.autograd.functional.hessian(loss, D).reshape(D.numel(), -1), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_vmap_over_any_argument(which):
+    leaves = [leaf.detach() for leaf in problem()]
+    code = partial(torchscn.sparse_code, tol=1e-12)
+    both = torch.stack([leaves[which], 1.1 * leaves[which]])
+    in_dims = tuple(0 if i == which else None for i in range(4))
+    mapped = torch.func.vmap(code, in_dims)(*leaves[:which], both, *leaves[which + 1 :])
+    one_by_one = [code(*leaves[:which], value, *leaves[which + 1 :]) for value in both]
+    assert_close(mapped, torch.stack(one_by_one))
+
+
+LAYERS = [
+    (torchscn.SparseCoding2d(2, 5, lam1=0.05, lam2=0.05, tol=1e-12, dtype=torch.float64), (2, 6, 6)),
+    (torchscn.SparseCoding1d(2, 5, lam1=0.05, lam2=0.05, tol=1e-12, dtype=torch.float64), (2, 9)),
+    (torchscn.SparseCoding(4, 5, lam1=0.05, lam2=0.05, tol=1e-12, dtype=torch.float64), (4,)),
+]
+
+
+@pytest.mark.parametrize(("layer", "shape"), LAYERS)
+@pytest.mark.parametrize("batched", [False, True])
+def test_gradients_per_sample(layer, shape, batched):
+    x = torch.randn(3, *shape, dtype=torch.float64)
+    parameters = {name: value.detach() for name, value in layer.named_parameters()}
+
+    def loss(parameters, signal):
+        return functional_call(layer, parameters, (signal[None] if batched else signal,)).square().sum()
+
+    per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+    expected = torch.autograd.grad(layer(x).square().sum(), layer.parameters())
+    for ours, theirs in zip(per_sample.values(), expected, strict=True):
+        assert_close(ours.sum(0), theirs)
+
+
+@pytest.mark.parametrize(("layer", "shape"), LAYERS)
+def test_layers_in_forward_mode(layer, shape):
+    x = torch.randn(2, *shape, dtype=torch.float64)
+    _, tangent = torch.func.jvp(layer, (x,), (torch.ones_like(x),))
+    assert_close(tangent, (layer(x + 1e-6) - layer(x - 1e-6)) / 2e-6, atol=1e-6, rtol=1e-6)
+    with forward_ad.dual_level(), torch.no_grad():
+        dual = layer(forward_ad.make_dual(x, torch.ones_like(x)))
+        assert_close(forward_ad.unpack_dual(dual).tangent, tangent)
+
+
+def test_a_network_without_gradients_keeps_its_tangents():
+    """Evaluation in one pass would lose them."""
+    model = torchscn.create_model("scn1", stem=4, tol=1e-10).double().eval()
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    _, expected = torch.func.jvp(model, (x,), (torch.ones_like(x),))
+    with forward_ad.dual_level(), torch.no_grad():
+        dual = model(forward_ad.make_dual(x, torch.ones_like(x)))
+        assert_close(forward_ad.unpack_dual(dual).tangent, expected)
+
+
+@pytest.mark.parametrize(("layer", "shape"), LAYERS)
+def test_exports_with_a_dynamic_batch(layer, shape):
+    batch = torch.export.Dim("batch")
+    x = torch.randn(4, *shape, dtype=torch.float64)
+    program = torch.export.export(layer, (x,), dynamic_shapes=({0: batch},))
+    more = torch.randn(7, *shape, dtype=torch.float64)
+    assert_close(program.module()(more), layer(more))

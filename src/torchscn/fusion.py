@@ -1,4 +1,4 @@
-"""Evaluation of a network with each sparse coding layer and the batch norm after it in one pass."""
+"""Evaluation of a network that runs each sparse coding layer and the batch norm after it in one pass."""
 
 from collections.abc import Sequence
 from typing import TypeGuard
@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from torchscn.layers import SparseCoding2d
+from torchscn.tensors import is_transformed
 
 __all__ = ["can_fuse", "run_fused"]
 
 
 def can_fuse(x: Tensor, *containers: nn.Module) -> bool:
-    """Whether nobody could tell :func:`run_fused` from calling the modules one by one, but for its speed.
+    """Whether :func:`run_fused` has the same effect as calling the modules one by one, apart from speed.
 
     Args:
         x: input of the network.
@@ -20,14 +21,14 @@ def can_fuse(x: Tensor, *containers: nn.Module) -> bool:
     """
     if containers[0].training or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
-    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+    if is_transformed() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
     watched = torch.nn.modules.module._has_any_global_hook() or not _unwatched(*containers[1:])
     return type(x) in (Tensor, nn.Parameter) and x.device.type == "cpu" and not watched
 
 
 def run_fused(modules: Sequence[nn.Module], x: Tensor) -> Tensor:
-    """The modules one after the other, a batch norm together with the sparse coding layer before it."""
+    """Call the modules one after the other, a batch norm together with the sparse coding layer before it."""
     following: list[nn.Module | None] = [*modules[1:], None]
     done: nn.Module | None = None
     for module, after in zip(modules, following, strict=True):
@@ -41,7 +42,7 @@ def run_fused(modules: Sequence[nn.Module], x: Tensor) -> Tensor:
 
 
 def _is_constant(module: nn.Module | None, layer: SparseCoding2d) -> TypeGuard[nn.BatchNorm2d]:
-    """Whether this is a batch norm that scales and shifts by what it learned, in the precision of the layer."""
+    """Whether this is a batch norm that scales and shifts by fixed values, in the precision of the layer."""
     return (
         isinstance(module, nn.BatchNorm2d)
         and (type(module) is nn.BatchNorm2d or getattr(module, "evaluates_as_batch_norm", False))
@@ -52,12 +53,12 @@ def _is_constant(module: nn.Module | None, layer: SparseCoding2d) -> TypeGuard[n
 
 
 def _unwatched(*modules: nn.Module) -> bool:
-    """Whether no hook wants to see these modules called."""
+    """Whether no hooks are attached to these modules."""
     return not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
 
 
 def _scale_and_offset(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """What a batch norm does in evaluation mode."""
+    """The scale and offset that a batch norm applies in evaluation mode."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     scale = (norm.running_var + norm.eps).rsqrt()

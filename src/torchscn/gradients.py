@@ -1,4 +1,4 @@
-r"""The gradient rules: how codes are differentiated, apart from how they are solved for.
+r"""The gradient rules: how codes are differentiated, independent of how they are solved for.
 
 ``implicit`` differentiates the optimality conditions. On the support S of a code (the entries that can move) the
 solution is linear, ``a_S = G_SS^{-1} rhs_S``, so with ``gamma_S = G_SS^{-1} g_S`` (zero elsewhere) for an incoming
@@ -8,7 +8,7 @@ gradient ``g``:
 
 That is the problem itself again, on a fixed support: one operator serves both, its backward calls itself, and the
 second derivative comes for free. Only the codes are kept, whatever the number of iterations. In eager code the operator
-is an autograd function, so that nothing of torch's compiler is imported; compilers and exporters see it as the
+is an autograd function, so that torch's compiler is not imported; compilers and exporters see it as the
 registered operator ``torchscn::solve``, one node.
 
 ``unrolled`` lets autograd record every FISTA step.
@@ -23,8 +23,9 @@ from torch import Tensor
 
 from torchscn.checks import Registry
 from torchscn.options import Options
-from torchscn.problem import CONSTRAINTS, Constraint, OnSupport, Problem
+from torchscn.problem import CONSTRAINTS, OnSupport, Problem
 from torchscn.solvers import SOLVERS
+from torchscn.tensors import is_transformed
 
 __all__ = ["GRADIENT_RULES", "GradientRule", "check_names", "implicit", "unrolled"]
 
@@ -40,7 +41,7 @@ _LOOSER = 5.0
 
 
 def check_names(options: Options) -> None:
-    """The solver and the gradient rule exist and go together."""
+    """Check that the solver and the gradient rule exist and can be combined."""
     SOLVERS[options.solver]
     rule = GRADIENT_RULES[options.grad]
     if rule is unrolled:
@@ -58,9 +59,10 @@ def implicit(problem: Problem, options: Options) -> Tensor:
         return _call_operator(problem, options)
     if not _is_differentiated(problem):
         return SOLVERS[options.solver](problem, options).codes
-    constraint = problem.constraint
-    codes: Tensor = _Solve.apply(  # type: ignore[no-untyped-call]
-        problem.rhs, problem.gram, problem.shift, problem.init, options, constraint.kind, *constraint.tensors()
+    function = _SolveTransformed if is_transformed() else _Solve
+    codes: Tensor = function.apply(  # type: ignore[no-untyped-call]
+        *(problem.rhs, problem.gram, problem.shift, problem.init),
+        *(options, problem.constraint.kind, *problem.constraint.tensors()),
     )
     return codes
 
@@ -80,7 +82,7 @@ def _check_unrolled(options: Options) -> None:
 
 
 def _is_traced(rhs: Tensor) -> bool:
-    """Whether a compiler or exporter is looking on: it must see one operator, and none of what that does."""
+    """Whether a compiler or exporter is tracing: it must see one operator and nothing inside it."""
     return (
         torch.compiler.is_compiling()
         or type(rhs) not in (Tensor, torch.nn.Parameter)
@@ -89,31 +91,19 @@ def _is_traced(rhs: Tensor) -> bool:
 
 
 def _is_differentiated(problem: Problem) -> bool:
-    """Whether anybody will ask for a derivative: recording one costs more than solving a small problem."""
+    """Whether a derivative may be needed: recording one costs more than solving a small problem."""
     tensors = (problem.rhs, problem.gram, problem.shift, *problem.constraint.tensors())
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
-        return True
-    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    asked = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    return asked or is_transformed()
 
 
 class _Solve(torch.autograd.Function):
-    """The operator in eager code."""
+    """The operator in eager code, for ordinary autograd."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        rhs: Tensor,
-        gram: Tensor,
-        shift: Tensor | None,
-        init: Tensor | None,
-        options: Options,
-        kind: str,
-        *bounds: Tensor,
-    ) -> Tensor:
-        constraint = CONSTRAINTS[kind](*bounds)
-        codes = SOLVERS[options.solver](Problem(rhs, gram, shift, init, constraint), options).codes
-        ctx.options = options
-        _keep(ctx, gram, shift, constraint, codes)
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        codes = _solve(*inputs)
+        _keep(ctx, inputs, codes)
         return codes
 
     @staticmethod
@@ -121,16 +111,87 @@ class _Solve(torch.autograd.Function):
         return _backward(ctx, grad, implicit) + (None,) * (len(ctx.needs_input_grad) - 3)
 
 
-def _keep(ctx: Any, gram: Tensor, shift: Tensor | None, constraint: Constraint, codes: Tensor) -> None:
-    """What the backward needs: the Gram matrix, the codes, and which of them can move."""
+class _SolveTransformed(torch.autograd.Function):
+    """The same for forward-mode differentiation and the transforms of ``torch.func``, which cost more per call."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> Tensor:
+        return _solve(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _keep(ctx, inputs, output)
+        ctx.save_for_forward(*ctx.to_save)
+
+    backward = _Solve.backward
+
+    @staticmethod
+    def jvp(ctx: Any, rhs: Tensor | None, gram: Tensor | None, shift: Tensor | None, *_: Any) -> Tensor:
+        """The tangent solves the same system as the gradient: ``G_SS da_S = (d rhs - d shift - a dG)_S``."""
+        own_gram, codes, *bounds = ctx.saved_tensors
+        change = torch.zeros_like(codes) if rhs is None else rhs
+        change = change if shift is None else change - shift
+        change = change if gram is None else change - codes @ gram
+        return implicit(_on_support(ctx, change, own_gram, codes, bounds), _backward_options(ctx.options))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+        """More signals over one Gram matrix are one larger problem; anything else is solved one by one."""
+        rhs, gram, shift, init, options, kind, *bounds = (
+            value if dim is None else value.movedim(dim, 0) for value, dim in zip(inputs, in_dims, strict=True)
+        )
+        per_signal = [rhs, init, *bounds] if kind in _PER_SIGNAL else [rhs, init]
+        if in_dims[1] is None and in_dims[2] is None and (kind in _PER_SIGNAL or not any(in_dims[6:])):
+            dims = [in_dims[0], in_dims[3], *in_dims[6:]]
+            rows = [
+                None if value is None else _fold(value, dim is not None, info.batch_size)
+                for value, dim in zip(per_signal, dims, strict=False)
+            ]
+            own = rows[2:] if kind in _PER_SIGNAL else bounds
+            codes = _SolveTransformed.apply(rows[0], gram, shift, rows[1], options, kind, *own)  # type: ignore[no-untyped-call]
+            return codes.unflatten(0, (info.batch_size, -1)), 0
+        batched = [rhs, gram, shift, init, options, kind, *bounds]
+        codes = [
+            _SolveTransformed.apply(  # type: ignore[no-untyped-call]
+                *(value if dim is None else value[i] for value, dim in zip(batched, in_dims, strict=True))
+            )
+            for i in range(info.batch_size)
+        ]
+        return torch.stack(codes), 0
+
+
+_PER_SIGNAL = (OnSupport.kind,)  # constraints whose tensors have one row per signal
+
+
+def _fold(value: Tensor, is_batched: bool, batch_size: int) -> Tensor:
+    """The rows of every entry of a batch one after the other."""
+    return (value if is_batched else value.expand(batch_size, *value.shape)).flatten(0, 1)
+
+
+def _solve(
+    rhs: Tensor, gram: Tensor, shift: Tensor | None, init: Tensor | None, options: Options, kind: str, *bounds: Tensor
+) -> Tensor:
+    problem = Problem(rhs, gram, shift, init, CONSTRAINTS[kind](*bounds))
+    return SOLVERS[options.solver](problem, options).codes
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], codes: Tensor) -> None:
+    """What the derivatives need: the Gram matrix, the codes and the constraint."""
+    _, gram, shift, _, ctx.options, ctx.kind, *bounds = inputs
     ctx.has_shift = shift is not None
-    ctx.save_for_backward(gram, codes, constraint.movable(codes))
+    ctx.save_for_backward(gram, codes, *bounds)
+
+
+def _on_support(ctx: Any, rhs: Tensor, gram: Tensor, codes: Tensor, bounds: Sequence[Tensor]) -> Problem:
+    """The linear system of a derivative: the problem itself, on the entries of the codes that can move."""
+    support = CONSTRAINTS[ctx.kind](*bounds).movable(codes)
+    return Problem(rhs, gram, constraint=OnSupport(support))
 
 
 def _backward(ctx: Any, grad: Tensor, solve: GradientRule) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients in ``rhs``, ``gram`` and ``shift``: the problem itself, on the support."""
-    gram, codes, support = ctx.saved_tensors
-    gamma = solve(Problem(grad, gram, constraint=OnSupport(support)), _backward_options(ctx.options))
+    """Gradients in ``rhs``, ``gram`` and ``shift``."""
+    gram, codes, *bounds = ctx.saved_tensors
+    gamma = solve(_on_support(ctx, grad, gram, codes, bounds), _backward_options(ctx.options))
     grad_gram = -(gamma.mT @ codes) if ctx.needs_input_grad[1] else None
     grad_shift = -gamma.sum(0) if ctx.has_shift and ctx.needs_input_grad[2] else None
     return gamma, grad_gram, grad_shift
@@ -155,8 +216,7 @@ def _operator(
     max_iter: int | None,
     stop: str,
 ) -> Tensor:
-    problem = Problem(rhs, gram, shift, init, CONSTRAINTS[kind](*bounds))
-    return SOLVERS[solver](problem, Options(solver, tol, max_iter, stop=stop)).codes
+    return _solve(rhs, gram, shift, init, Options(solver, tol, max_iter, stop=stop), kind, *bounds)
 
 
 @_operator.register_fake
@@ -176,8 +236,8 @@ def _call_operator(problem: Problem, options: Options) -> Tensor:
 
 def _operator_setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, gram, shift, _, kind, bounds, solver, tol, max_iter, stop = inputs
-    ctx.options = Options(solver, tol, max_iter, stop=stop)
-    _keep(ctx, gram, shift, CONSTRAINTS[kind](*bounds), output)
+    options = Options(solver, tol, max_iter, stop=stop)
+    _keep(ctx, (None, gram, shift, None, options, kind, *bounds), output)
 
 
 def _operator_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 A table is a list of :class:`Row` (kind, width, stride). The kind is ``"sparse"`` (a
 :class:`~torchscn.SparseCoding2d`) or ``"conv"`` (a convolution with bias and ReLU), so the convolutional twin of a
-network is the same table with the other kind, and a table of your own may mix them.
+network is the same table with the other kind, and your own tables may mix them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,13 +16,14 @@ from torchscn.data import Normalization
 from torchscn.fusion import can_fuse, run_fused
 from torchscn.layers import SparseCoding2d
 from torchscn.options import LayerOptions
+from torchscn.tensors import laid_out
 from torchscn.weights import TrainedWeights, fill_model
 
 __all__ = ["Bottleneck", "CodingBlock", "Network", "Row"]
 
 
 class Row(NamedTuple):
-    """One layer of a network: what it is, how many channels it puts out, its stride."""
+    """One layer of a network: its kind, its number of output channels and its stride."""
 
     kind: str  # "sparse" or "conv"
     width: int
@@ -30,7 +31,7 @@ class Row(NamedTuple):
 
 
 class CodingBlock(nn.Sequential):
-    """One row of a table: its layer with the batch norm that belongs to it."""
+    """One row of a table: a layer with the batch norm that belongs to it."""
 
     def __init__(self, in_channels: int, row: Row, options: LayerOptions):
         layer = _make_layer(in_channels, row, options)
@@ -47,7 +48,7 @@ class Bottleneck(nn.Sequential):
         in_channels: channels of the input.
         reduce: width of the slim layer.
         expand: width of the wide layer.
-        stride: of the first of the two.
+        stride: stride of the first of the two.
         order: ``"reduce_expand"`` or ``"expand_reduce"``.
         kind: ``"sparse"``, or ``"conv"`` for the convolutional twin.
         options: norm, penalties and solver, see :class:`LayerOptions`.
@@ -83,9 +84,9 @@ class Network(nn.Module):
         options: norm, penalties and solver, see :class:`LayerOptions`.
 
     Attributes:
-        classes: names of the classes, if the network was trained.
-        image_size: height and width of the images it was trained on, likewise.
-        normalization: what :meth:`preprocess` does with them, likewise.
+        classes: names of the classes; None if the network was not trained.
+        image_size: height and width of the images it was trained on, or None.
+        normalization: how :meth:`preprocess` normalizes images, or None.
 
     Shape:
         - Input: ``(batch, in_channels, height, width)``
@@ -124,7 +125,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check_input(x)
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = laid_out(x, torch.channels_last)
         plain = all(type(block) is CodingBlock for block in self.blocks)
         if plain and can_fuse(x, self, self.blocks, *self.blocks):
             x = run_fused([module for block in self.blocks for module in block.children()] + [self.norm], x)
@@ -134,24 +135,24 @@ class Network(nn.Module):
         return logits
 
     def remember(self, normalization: Normalization, classes: Sequence[str], image_size: tuple[int, int]) -> None:
-        """What the network was trained on, for :meth:`preprocess` and whoever reads its answers."""
+        """Remember what the network was trained on, for :meth:`preprocess` and to name its answers."""
         self.normalization = normalization
         self.classes, self.image_size = tuple(classes), image_size
 
     def adopt(self, weights: TrainedWeights, source: str) -> None:
-        """Take over trained weights, preprocessing and classes; errors name the ``source``."""
+        """Load trained weights, preprocessing and classes; errors name the ``source``."""
         fill_model(self, weights.model, source)
         height, width = weights.about["image_size"]
         self.remember(Normalization.from_state(weights.normalization), weights.about["classes"], (height, width))
 
     def preprocess(self, images: Tensor) -> Tensor:
-        """Images as the network was trained on them, on its device: what :meth:`forward` takes.
+        """Images normalized as in training and moved to the network's device: the input of :meth:`forward`.
 
         Args:
-            images: uint8 ``(batch, in_channels, height, width)``, best of the size ``self.image_size``.
+            images: uint8 ``(batch, in_channels, height, width)``, preferably of size ``self.image_size``.
 
         Raises:
-            RuntimeError: the network was not trained, so nobody knows.
+            RuntimeError: the network was not trained, so its preprocessing is not known.
 
         Example:
             >>> from torchscn import create_model
@@ -162,7 +163,7 @@ class Network(nn.Module):
         if self.normalization is None:
             raise RuntimeError(
                 "this network was not trained, so it does not know its preprocessing; create_model(..., "
-                "pretrained=...) and torchscn.load_trained make networks that do."
+                "pretrained=...) and torchscn.load_trained return networks that do."
             )
         self._check_input(images)
         return self.normalization(images.cpu()).to(self.classifier.weight)
@@ -170,11 +171,11 @@ class Network(nn.Module):
     def forward_features(self, x: Tensor) -> list[Tensor]:
         """The output of every row of the table, in order: the codes of every sparse coding layer.
 
-        A block that was replaced by a module of your own counts with what it puts out.
+        A block that you replaced with another module contributes its output.
         """
         self._check_input(x)
         features = []
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = laid_out(x, torch.channels_last)
         for block in self.blocks:
             if type(block) is not CodingBlock:
                 x = block(x)
@@ -201,13 +202,13 @@ class Network(nn.Module):
             smallest *= row.stride
         if min(x.shape[2:]) < smallest:
             raise ValueError(
-                f"images of {x.shape[2]} x {x.shape[3]} pixels are too small: the strides of this network make "
-                f"{smallest} x {smallest} pixels into one."
+                f"images of {x.shape[2]} x {x.shape[3]} pixels are too small: the strides of this network reduce "
+                f"{smallest} x {smallest} pixels to one."
             )
 
 
 def _make_blocks(in_channels: int, table: Sequence[Row], options: LayerOptions | None) -> list[CodingBlock]:
-    """One block per row, each taking what the one before puts out."""
+    """One block per row, each taking the output of the one before."""
     inputs = [in_channels, *(row.width for row in table[:-1])]
     return [CodingBlock(n, row, options or LayerOptions()) for n, row in zip(inputs, table, strict=True)]
 

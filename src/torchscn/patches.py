@@ -1,6 +1,6 @@
 """Codes of the patch at every position of a signal or image.
 
-``D x`` over all patches is a convolution, so patches are never laid out.
+``D x`` over all patches is a convolution, so patches are never extracted.
 """
 
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ from torchscn.functional import normal_problem
 from torchscn.options import Options
 from torchscn.problem import Affine, gram_matrix
 from torchscn.solvers import SOLVERS
-from torchscn.tensors import check_penalty, check_same_kind, check_tensor, full_precision, no_autocast
+from torchscn.tensors import check_penalty, check_same_kind, check_tensor, full_precision, laid_out, no_autocast
 
 __all__ = ["Geometry", "PatchModel", "infer_patches"]
 
-# By number of dimensions: the convolution, how its axes are called, and the memory format it is fastest in.
+# By number of dimensions: the convolution, the names of its axes, and its fastest memory format.
 _CONVOLUTIONS: dict[int, tuple[Any, str, torch.memory_format | None]] = {
     1: (F.conv1d, "length", None),
     # Channels last also makes (positions, atoms) a view of the result.
@@ -29,7 +29,7 @@ _CONVOLUTIONS: dict[int, tuple[Any, str, torch.memory_format | None]] = {
 
 @dataclass(frozen=True)
 class Geometry:
-    """Which patches there are: one number per dimension for each."""
+    """Size and position of the patches; every field holds one number per dimension."""
 
     kernel_size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -38,7 +38,7 @@ class Geometry:
 
     @classmethod
     def make(cls, n_dims: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any) -> "Geometry":
-        """From one number for all dimensions or one for each; a padding of None keeps the size at stride 1.
+        """Make one from a single number or one per dimension; a padding of None keeps the size at stride 1.
 
         Example:
             >>> Geometry.make(2, 3, 1, None, 1).padding
@@ -61,17 +61,17 @@ class Geometry:
         """``D x`` at every position, atoms last."""
         convolution, _, memory_format = _CONVOLUTIONS[self.n_dims]
         if memory_format is not None and x.dim() == self.n_dims + 2:
-            x = x.contiguous(memory_format=memory_format)
+            x = laid_out(x, memory_format)
         rhs: Tensor = convolution(x, dictionary, None, self.stride, self.padding, self.dilation)
         return rhs.movedim(self.channel_dim, -1)
 
     @property
     def channel_dim(self) -> int:
-        """Where channels stand, counted from the end so that unbatched input works."""
+        """The dimension of the channels, counted from the end so that unbatched input works."""
         return -1 - self.n_dims
 
     def check_input(self, x: Tensor, in_channels: int) -> None:
-        """``x`` has the right axes and channels, and room for a patch."""
+        """Check that ``x`` has the right axes and channels, and room for a patch."""
         if x.dim() not in (self.n_dims + 1, self.n_dims + 2) or x.shape[self.channel_dim] != in_channels:
             sizes = _CONVOLUTIONS[self.n_dims][1]
             raise ValueError(
@@ -90,7 +90,7 @@ class Geometry:
 
 
 def _per_dim(what: str, value: Any, n_dims: int, at_least: int) -> tuple[int, ...]:
-    """One number per dimension, from one for all or one for each."""
+    """One number per dimension, from a single number or one per dimension."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * n_dims
     if len(values) != n_dims:
         raise ValueError(f"{what} must be one number or {n_dims}; got {value!r}.")
@@ -107,10 +107,10 @@ def _same_padding(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> tu
 
 
 class PatchModel(NamedTuple):
-    """What patches are coded with: atoms, penalties, and where the patches are."""
+    """Atoms and penalties for patches, and where the patches are."""
 
     dictionary: Tensor  # (n_atoms, in_channels, *kernel_size)
-    lam1: Tensor  # one for all atoms or one for each
+    lam1: Tensor  # one for all atoms or one per atom
     lam2: float
     geometry: Geometry
 
@@ -131,9 +131,9 @@ class PatchModel(NamedTuple):
 
 
 def infer_patches(x: Tensor, model: PatchModel, affine: Affine, options: Options) -> Tensor:
-    """``codes * scale + offset`` of every patch, one value per atom each, without a gradient.
+    """``codes * scale + offset`` of every patch, with one scale and offset per atom, without a gradient.
 
-    For evaluation: the codes are written over the correlations, scaled on the way, so memory is passed over once.
+    For evaluation: the codes overwrite the correlations, already scaled, so memory is traversed only once.
     """
     x, model = model.check(x)
     affine = Affine(*full_precision(*affine))
@@ -145,7 +145,7 @@ def infer_patches(x: Tensor, model: PatchModel, affine: Affine, options: Options
         solver = SOLVERS[options.solver]
         result = solver(problem, options)
         if options.solver == "auto" and options.max_iter is None and not bool(result.converged.all()):
-            # The correlations are gone, so what coordinate descent could not finish starts anew.
+            # The correlations are overwritten: start over to finish what coordinate descent could not.
             again = normal_problem(*model.normal_form(x))
             result = solver(replace(again, affine=affine), options)
     return result.codes.reshape(rhs.shape).movedim(-1, model.atom_dim)

@@ -1,6 +1,7 @@
-"""What every entry point asks of its tensors: number type, device, shape, and what autocast does to them."""
+"""What every entry point requires of its tensors: dtype, device and shape, and how autocast is handled."""
 
 import contextlib
+import math
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ __all__ = [
     "check_same_kind",
     "check_tensor",
     "full_precision",
+    "is_transformed",
+    "laid_out",
     "no_autocast",
 ]
 
@@ -23,7 +26,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def check_tensor(what: str, value: Any) -> None:
-    """``value`` is a float32 or float64 tensor."""
+    """Check that ``value`` is a float32 or float64 tensor."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{what} must be a torch.Tensor; got {type(value).__name__}. Use torch.as_tensor(...).")
     if value.dtype not in _DTYPES:
@@ -36,7 +39,7 @@ def check_tensor(what: str, value: Any) -> None:
 
 
 def check_same_kind(what: str, value: Tensor, other_name: str, other: Tensor) -> None:
-    """Both tensors share dtype and device."""
+    """Check that both tensors have the same dtype and device."""
     if value.dtype != other.dtype:
         raise TypeError(
             f"{what} is {value.dtype} but {other_name} is {other.dtype}; convert one of them, "
@@ -50,7 +53,7 @@ def check_same_kind(what: str, value: Tensor, other_name: str, other: Tensor) ->
 
 
 def check_penalty(what: str, value: Any, like: Tensor, n_atoms: int | None) -> None:
-    """A penalty: a non-negative number, a scalar tensor, or (where ``n_atoms`` is given) a tensor with one per atom."""
+    """Check a penalty: a number of at least 0, a scalar tensor or, if ``n_atoms`` is given, one value per atom."""
     if not isinstance(value, Tensor):
         return check_number(what, value, at_least=0)
     check_tensor(what, value)
@@ -63,7 +66,7 @@ def check_penalty(what: str, value: Any, like: Tensor, n_atoms: int | None) -> N
 
 
 def check_init(init: Any, like: Tensor) -> None:
-    """Codes to start from are of the kind and shape of the codes to come, ``like``."""
+    """Check that the codes to start from have the dtype, device and shape of ``like``."""
     check_tensor("init", init)
     check_same_kind("init", init, "the problem", like)
     if init.shape != like.shape:
@@ -71,19 +74,29 @@ def check_init(init: Any, like: Tensor) -> None:
 
 
 def as_rows(values: Tensor) -> Tensor:
-    """``(..., n)`` as ``(n_signals, n)``; an empty batch has no size to infer."""
-    return values if values.dim() == 2 else values.reshape(values.shape[:-1].numel(), values.shape[-1])
+    """``(..., n)`` as ``(n_signals, n)``; no size is inferred, which would fail for an empty batch."""
+    return values if values.dim() == 2 else values.reshape(math.prod(values.shape[:-1]), values.shape[-1])
+
+
+def is_transformed() -> bool:
+    """Whether a transform of ``torch.func`` or forward-mode differentiation is active."""
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+
+
+def laid_out(x: Tensor, memory_format: torch.memory_format) -> Tensor:
+    """``x`` in a memory format; unchanged inside transforms of ``torch.func``, which do not support formats."""
+    return x if torch._C._are_functorch_transforms_active() else x.contiguous(memory_format=memory_format)
 
 
 def full_precision(*values: Any) -> tuple[Any, ...]:
-    """Under autocast, half-precision tensors as float32: codes decide by sign, which half precision blurs."""
+    """Under autocast, half-precision tensors as float32: codes depend on signs, which half precision blurs."""
     if not _autocast_active(*values):
         return values
     return tuple(v.float() if isinstance(v, Tensor) and v.dtype in _HALF else v for v in values)
 
 
 def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Keep autocast from lowering the products inside."""
+    """Context in which autocast does not lower the precision of products."""
     if not _autocast_active(x):
         return contextlib.nullcontext()
     return torch.autocast(x.device.type, enabled=False)
