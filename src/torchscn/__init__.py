@@ -1,7 +1,7 @@
 """Deep sparse coding for PyTorch: exact, differentiable, fast.
 
-Names are imported when they are first used: ``import torchscn`` is quick, and what needs no torch does not load it.
-(For this to work no module may have the name of a public function: importing the module would hide the function.)
+Names are imported on first use: ``import torchscn`` is quick, and whatever does not need torch does not load it.
+(For this to work, no module may have the name of a public function: importing the module would hide the function.)
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
         value: Any = version("torchscn")
     else:
         value = _find(name)
-    globals()[name] = value  # so that the next look-up is a plain one
+    globals()[name] = value  # so that the next look-up finds it directly
     return value
 
 

@@ -30,7 +30,7 @@ class LayerCertificate:
 
 
 def spread_sample(images: Tensor, n_images: int = 64) -> Tensor:
-    """A few images from all over the set, which may be sorted by class, for :func:`certify`.
+    """A few images spread over the whole set, which may be sorted by class; for :func:`certify`.
 
     Example:
         >>> spread_sample(torch.arange(7), 3)
@@ -40,11 +40,11 @@ def spread_sample(images: Tensor, n_images: int = 64) -> Tensor:
 
 
 def certify(model: nn.Module, x: Tensor) -> list[LayerCertificate]:
-    """Solve every sparse coding layer of ``model`` on its input when the model sees ``x``; nothing is changed.
+    """Run ``model`` on ``x`` and certify the codes of every sparse coding layer; the model is not changed.
 
     Args:
         model: any module with sparse coding layers inside.
-        x: a batch as the model takes it; a few dozen images are enough.
+        x: a batch of inputs to the model; a few dozen images are enough.
 
     Example:
         >>> from torchscn import create_model
@@ -76,7 +76,7 @@ def certify(model: nn.Module, x: Tensor) -> list[LayerCertificate]:
 def _summarize(name: str, layer: CodingLayer, solution: Solution) -> LayerCertificate:
     active = (solution.codes > 0).movedim(layer.coding_model().atom_dim, -1).flatten(0, -2)
     largest = solution.codes.amax().clamp(min=torch.finfo(solution.codes.dtype).tiny)
-    # The exact solver does not look at the tolerance.
+    # The exact solver ignores the tolerance.
     fixed_steps = layer.options.has_fixed_steps and layer.solver != "active_set"
     return LayerCertificate(
         name=name,

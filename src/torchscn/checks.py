@@ -1,4 +1,4 @@
-"""Errors for bad input, in one voice: what was expected, what came, what to do. Works without torch."""
+"""Errors for bad input, in one style: what was expected, what was given, what to do. Works without torch."""
 
 import difflib
 import math
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def check_choice(what: str, value: object, choices: Iterable[str]) -> None:
-    """``value`` is one of ``choices``; a near miss is suggested."""
+    """Check that ``value`` is one of ``choices``; the error suggests the closest one."""
     choices = list(choices)
     if value in choices:
         return
@@ -21,7 +21,7 @@ def check_choice(what: str, value: object, choices: Iterable[str]) -> None:
 
 
 def did_you_mean(value: object, choices: Iterable[str]) -> str:
-    """The end of an error message: the choice that ``value`` nearly is, if there is one.
+    """The end of an error message: the choice closest to ``value``, if there is a close one.
 
     Example:
         >>> did_you_mean("author", ["authors", "text"])
@@ -32,8 +32,8 @@ def did_you_mean(value: object, choices: Iterable[str]) -> str:
 
 
 def check_number(what: str, value: Any, *, at_least: float, whole: bool = False) -> None:
-    """``value`` is a finite number (a whole one if so asked) and not below ``at_least``."""
-    kinds = numbers.Integral if whole else numbers.Real  # NumPy's scalars are of these kinds too
+    """Check that ``value`` is a finite number (a whole one with ``whole=True``) and not below ``at_least``."""
+    kinds = numbers.Integral if whole else numbers.Real  # these include NumPy's scalars
     kind = "a whole number" if whole else "a number"
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise TypeError(f"{what} must be {kind}, at least {at_least}; got {value!r} ({type(value).__name__}).")
@@ -42,10 +42,10 @@ def check_number(what: str, value: Any, *, at_least: float, whole: bool = False)
 
 
 class Registry(dict[str, T]):
-    """Things chosen by name, for example ``solver="fista"``; an unknown name is an error that lists the known ones.
+    """Objects chosen by name, for example ``solver="fista"``; an unknown name is an error that lists the known ones.
 
     Args:
-        what: the argument that takes the names, for messages.
+        what: the argument that takes the names, for error messages.
 
     Example:
         >>> colours = Registry[int]("colour")
@@ -61,7 +61,7 @@ class Registry(dict[str, T]):
         self.what = what
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator: make a thing known under ``name``."""
+        """Decorator: register an object under ``name``."""
 
         def add(thing: T) -> T:
             self[name] = thing

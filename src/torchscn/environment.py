@@ -11,22 +11,22 @@ __all__ = ["describe_environment"]
 
 
 def describe_environment() -> dict[str, Any]:
-    """Everything about the machine and the installation that bears on a result.
+    """Everything about the machine and the installation that can affect a result.
 
     Returns:
-        ``torchscn``, ``torch`` and ``python``: versions. ``commit``: that of the checkout the package runs from, None
-        if it runs from none. ``machine`` and ``processor``: the system and the name of its processor. ``threads``: CPU
-        threads of this process. ``world_size``: number of processes that work together. ``kernel``: the one that
-        solves on the CPU. ``command``: what was typed.
+        ``torchscn``, ``torch`` and ``python``: versions. ``commit``: that of the checkout the package runs from, or
+        None. ``machine`` and ``processor``: the system and the name of its processor. ``threads``: CPU threads of this
+        process. ``world_size``: number of processes working together. ``kernel``: the kernel that solves on the CPU.
+        ``command``: the command that was typed.
 
     Raises:
-        ValueError: ``TORCHSCN_KERNEL`` names no kernel.
+        ValueError: ``TORCHSCN_KERNEL`` does not name a kernel.
 
     Example:
         >>> describe_environment()["world_size"]
         1
     """
-    # Imported here so that a caller pays for torch only when it asks.
+    # Imported here so that torch is loaded only when this function is called.
     import torch
 
     import torchscn
@@ -47,7 +47,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The name of the processor, as far as the system tells."""
+    """The name of the processor, as far as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -56,22 +56,22 @@ def _processor() -> str:
 
 
 def _command() -> str:
-    """What was typed: ``scn`` with its arguments, or the script that called us."""
+    """The command that was typed: ``scn`` with its arguments, or the script that called us."""
     program = Path(sys.argv[0])
     is_ours = program.stem == "scn" or program.parts[-2:] == ("torchscn", "__main__.py")
     return " ".join(["scn" if is_ours else f"python {program.name}", *sys.argv[1:]])
 
 
 def _commit() -> str | None:
-    """The commit of the checkout the package runs from, if it does."""
-    # An installed package may lie inside a checkout of something else, which does not track it.
+    """The commit of the checkout the package runs from, if there is one."""
+    # An installed package may be inside a checkout of something else, which does not track it.
     if not _git("ls-files", "__init__.py"):
         return None
     return _git("describe", "--always", "--dirty", "--abbrev=12")
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says about the folder of this package, if anything."""
+    """The output of a git command in the folder of this package, if there is any."""
     command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=10)

@@ -42,23 +42,24 @@ def sparse_code(
     Args:
         x: signals ``(..., n_features)``, float32 or float64.
         dictionary: atoms as rows ``(n_atoms, n_features)``.
-        lam1: l1 penalty, a number, a scalar tensor, or one per atom ``(n_atoms,)``; numbers must not be negative.
-        lam2: l2 penalty, a number or a scalar tensor. Above 0 the code is unique.
+        lam1: l1 penalty: a number, a scalar tensor, or one value per atom ``(n_atoms,)``; numbers must not be negative.
+        lam2: l2 penalty: a number or a scalar tensor. If it is above 0, the code is unique.
         solver: one of :func:`torchscn.list_solvers`.
         tol: relative accuracy of the codes: stop when no code of a signal changes by more than ``tol`` times its
-            largest code. Raised to rounding level where it is below; 0 with a ``max_iter`` runs that many iterations.
-        max_iter: cap on the iterations; None is the solver's own.
+            largest code. Values below rounding level are raised to it; 0 with a ``max_iter`` runs exactly that many
+            iterations.
+        max_iter: cap on the iterations; None uses the solver's own.
         grad: ``"implicit"`` differentiates the optimality conditions, ``"unrolled"`` every step of
             ``solver="fista"``.
         init: codes to start from, shaped like the result.
 
     Returns:
-        Codes ``(..., n_atoms)``. A signal with NaN or infinity gets NaN; the others are untouched.
+        Codes ``(..., n_atoms)``. A signal with NaN or infinity gets NaN codes; the others are not affected.
 
     Note:
         Where atoms on the support are linearly dependent and ``lam2`` is 0, code and gradient are not unique; the
-        gradient returned is the finite one of a rounding-level ridge. The gradient is that of the support found, so a
-        loose ``tol`` that mistakes an entry of the support costs gradient accuracy.
+        gradient returned is the finite one of a rounding-level ridge. The gradient is that of the support that was
+        found, so it is less accurate where a loose ``tol`` gets an entry of the support wrong.
 
     Example:
         >>> dictionary = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
@@ -104,8 +105,8 @@ def nonneg_qp(
 ) -> Tensor:
     """Minimise ``a G a' / 2 - rhs a'`` over ``a >= 0`` for every row of ``rhs``: the normal form itself.
 
-    Differentiable in ``rhs`` and ``gram``; an unsymmetric ``gram`` counts through its symmetric part, which must be
-    positive semi-definite. An atom whose diagonal entry is 0 gets the code 0. Options as for :func:`sparse_code`.
+    Differentiable in ``rhs`` and ``gram``. Only the symmetric part of ``gram`` is used, which must be positive
+    semi-definite. An atom whose diagonal entry is 0 gets the code 0. Options as for :func:`sparse_code`.
 
     Args:
         rhs: ``(..., n_atoms)``.
@@ -134,17 +135,17 @@ def nonneg_qp(
 
 
 class Model(Protocol):
-    """What signals are coded with, as this module sees it: dense signals here, patches in :mod:`torchscn.patches`."""
+    """Atoms and penalties, as this module sees them: for dense signals here, for patches in :mod:`torchscn.patches`."""
 
     @property
     def atom_dim(self) -> int:
-        """Where atoms stand in the codes, counted from the end."""
+        """The dimension of the atoms in the codes, counted from the end."""
 
     def check(self, x: Any) -> tuple[Tensor, Self]:
-        """Input and model in a precision to solve in, or an error that says what is wrong with them."""
+        """Input and model in a precision to solve in; raises an error if something is wrong with them."""
 
     def normal_form(self, x: Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
-        """Correlations ``D x`` with atoms last, Gram matrix, and what to subtract from the correlations of an atom."""
+        """Correlations ``D x`` with atoms last, Gram matrix, and what to subtract from the correlations per atom."""
 
 
 class SignalModel(NamedTuple):
@@ -168,7 +169,7 @@ class SignalModel(NamedTuple):
 
 
 def code(x: Tensor, model: Model, options: Options, init: Tensor | None = None) -> Tensor:
-    """Codes with the gradient rule asked for."""
+    """Codes, differentiable by the chosen gradient rule."""
     x, model = model.check(x)
     with no_autocast(x):
         rhs, gram, lam1 = model.normal_form(x)
@@ -192,7 +193,7 @@ def certify_codes(x: Tensor, model: Model, options: Options, init: Tensor | None
 def differentiable(
     rhs: Tensor, gram: Tensor, lam1: float | Tensor, options: Options, init: Tensor | None = None
 ) -> Tensor:
-    """Codes of the normal form, for any leading shape of ``rhs``, with the gradient rule asked for."""
+    """Codes of the normal form, for any leading shape of ``rhs``, differentiable by the chosen gradient rule."""
     problem = normal_problem(rhs, gram, lam1, init)
     return GRADIENT_RULES[options.grad](problem, options).reshape(rhs.shape)
 

@@ -1,4 +1,4 @@
-"""Sparse coding as modules: shells over the functions, with torch's constructor conventions."""
+"""Sparse coding as modules: thin wrappers around the functions, with torch's constructor conventions."""
 
 import math
 from abc import abstractmethod
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class _Option(Generic[T]):
-    """An option of a layer, read and assigned under its own name; a value that cannot be is refused at once."""
+    """An option of a layer, read and assigned as an attribute; an invalid value is rejected immediately."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -40,11 +40,11 @@ class _Option(Generic[T]):
 
 
 class CodingLayer(nn.Module):
-    """Dictionary, penalties and solver options, common to every layer; a base for layers of your own.
+    """Dictionary, penalties and solver options, common to all layers; a base class for your own layers.
 
     Args:
         atom_shape: shape of one atom.
-        n_atoms: how many there are.
+        n_atoms: number of atoms.
         options: penalties, initial values and solver.
         device, dtype: of the parameters.
 
@@ -79,7 +79,7 @@ class CodingLayer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Gaussian atoms, of about unit norm unless ``init`` says otherwise; ``lam1`` at its initial value."""
+        """Draw Gaussian atoms, of about unit norm unless ``init`` says otherwise; set ``lam1`` to its initial value."""
         n_features = self.dictionary[0].numel()
         std = 1 / math.sqrt(n_features) if self.options.init == "unit" else 1 / n_features
         nn.init.normal_(self.dictionary, std=std)
@@ -92,12 +92,12 @@ class CodingLayer(nn.Module):
         return F.normalize(self.dictionary.flatten(1)).view_as(self.dictionary)
 
     def penalties(self) -> tuple[Tensor, float]:
-        """``lam1`` and ``lam2`` in use; a negative ``lam1`` counts as 0, with its gradient passing at exactly 0."""
+        """``lam1`` and ``lam2`` in use; a negative ``lam1`` counts as 0. At exactly 0 the gradient still passes."""
         return self.lam1.clamp(min=0), self.lam2
 
     @abstractmethod
     def coding_model(self) -> Model:
-        """Atoms and penalties in use, in the form that the functions take."""
+        """Atoms and penalties in use, in the form the functions accept."""
 
     def forward(self, x: Tensor) -> Tensor:
         return code(x, self.coding_model(), self.options)
@@ -105,7 +105,7 @@ class CodingLayer(nn.Module):
     def solve(self, x: Tensor) -> Solution:
         """Codes of ``x`` with their certificate, without a gradient.
 
-        ``codes`` has the shape of the layer's output; ``residual`` and ``converged`` have it without the atoms.
+        ``codes`` has the shape of the layer's output; ``residual`` and ``converged`` lack the atom dimension.
         """
         return certify_codes(x, self.coding_model(), self.options)
 
@@ -122,23 +122,23 @@ class CodingLayer(nn.Module):
 
 
 class SparseCoding(CodingLayer):
-    r"""Sparse codes of feature vectors, instead of ``Linear`` followed by ``ReLU``.
+    r"""Sparse codes of feature vectors; replaces ``Linear`` followed by ``ReLU``.
 
     Args:
         in_features: length of a signal.
         n_atoms: number of atoms, the length of a code.
         lam1: initial l1 penalty, at least 0; learned unless ``learn_lam1=False``.
-        lam2: l2 penalty, at least 0, fixed. Above 0 it makes the code unique.
+        lam2: l2 penalty, at least 0, fixed. A value above 0 makes the code unique.
         per_atom: learn one ``lam1`` per atom instead of one for the layer.
         learn_lam1: whether ``lam1`` is trained.
-        unit_norm: use the atoms scaled to unit norm, whatever the length of the parameter.
+        unit_norm: use the atoms scaled to unit norm, whatever the norm of the parameter.
         solver: one of :func:`torchscn.list_solvers`.
         tol: relative accuracy of the codes, see :func:`torchscn.sparse_code`.
-        max_iter: cap on the solver's iterations; None is its own.
+        max_iter: cap on the solver's iterations; None uses its own.
         grad: ``"implicit"``, or ``"unrolled"`` with ``solver="fista"``.
-        stop: whether the solver judges each ``"signal"`` or a ``"block"`` of neighbours as a whole.
-        init: initial atoms: of about ``"unit"`` norm, or ``"small"`` ones of standard deviation 1 / n_features.
-        options: all of the above but the shape as one object; those given by name override it.
+        stop: whether convergence is judged per ``"signal"`` or per ``"block"`` of neighbours.
+        init: initial atoms: ``"unit"`` for about unit norm, ``"small"`` for a standard deviation of 1 / n_features.
+        options: all of the above except the shape, as one object; options given by name override it.
         device, dtype: as everywhere in torch.
 
     Attributes:
@@ -176,7 +176,7 @@ class SparseCoding(CodingLayer):
         return SignalModel(self.atoms(), *self.penalties())
 
     def reconstruct(self, codes: Tensor) -> Tensor:
-        """Signals ``(..., in_features)`` that the codes stand for."""
+        """The signals ``(..., in_features)`` that the codes represent."""
         return codes @ self.atoms()
 
 
@@ -234,7 +234,7 @@ class _SparseCodingNd(CodingLayer):
         return infer_patches(x, self.coding_model(), Affine(scale, offset), self.options)
 
     def reconstruct(self, codes: Tensor) -> Tensor:
-        """The patches that the codes stand for, one per position, flattened over channels and kernel.
+        """The patches that the codes represent, one per position, flattened over channels and kernel.
 
         Shape ``(batch, in_channels * kernel elements, *positions)``: flattened over positions, the layout of
         :func:`torch.nn.functional.unfold`.
@@ -244,11 +244,11 @@ class _SparseCodingNd(CodingLayer):
 
 
 class SparseCoding2d(_SparseCodingNd):
-    r"""Sparse codes of every patch of an image, instead of ``Conv2d`` followed by ``ReLU``.
+    r"""Sparse codes of every patch of an image; replaces ``Conv2d`` followed by ``ReLU``.
 
     The code of a patch is the exact minimiser of :math:`\tfrac12 \|p - a D\|^2 + \sum_j \lambda_{1,j} a_j +
     \tfrac{\lambda_2}{2} \|a\|^2` over :math:`a \ge 0`: atoms compete to explain it, where a convolution lets each
-    respond on its own. Patches are never laid out in memory.
+    respond on its own. Patches are never extracted in memory.
 
     Args:
         in_channels: channels of the image.
@@ -258,17 +258,17 @@ class SparseCoding2d(_SparseCodingNd):
         padding: zeros around the image; None keeps the size at stride 1 (odd kernels only).
         dilation: step between the pixels of a patch.
         lam1: initial l1 penalty, at least 0; learned unless ``learn_lam1=False``.
-        lam2: l2 penalty, at least 0, fixed. Above 0 it makes the code unique.
+        lam2: l2 penalty, at least 0, fixed. A value above 0 makes the code unique.
         per_atom: learn one ``lam1`` per atom instead of one for the layer.
         learn_lam1: whether ``lam1`` is trained.
-        unit_norm: use the atoms scaled to unit norm, whatever the length of the parameter.
+        unit_norm: use the atoms scaled to unit norm, whatever the norm of the parameter.
         solver: one of :func:`torchscn.list_solvers`.
         tol: relative accuracy of the codes, see :func:`torchscn.sparse_code`.
-        max_iter: cap on the solver's iterations; None is its own.
+        max_iter: cap on the solver's iterations; None uses its own.
         grad: ``"implicit"``, or ``"unrolled"`` with ``solver="fista"``.
-        stop: whether the solver judges each ``"signal"`` or a ``"block"`` of neighbours as a whole.
-        init: initial atoms: of about ``"unit"`` norm, or ``"small"`` ones of standard deviation 1 / n_features.
-        options: all of the above but the shape as one object; those given by name override it.
+        stop: whether convergence is judged per ``"signal"`` or per ``"block"`` of neighbours.
+        init: initial atoms: ``"unit"`` for about unit norm, ``"small"`` for a standard deviation of 1 / n_features.
+        options: all of the above except the shape, as one object; options given by name override it.
         device, dtype: as everywhere in torch.
 
     Attributes:
@@ -290,7 +290,7 @@ class SparseCoding2d(_SparseCodingNd):
 
 
 class SparseCoding1d(_SparseCodingNd):
-    """Sparse codes of every patch of a sequence, instead of ``Conv1d`` followed by ``ReLU``.
+    """Sparse codes of every patch of a sequence; replaces ``Conv1d`` followed by ``ReLU``.
 
     Arguments and attributes as for :class:`SparseCoding2d`, with one number for each geometry argument.
 
@@ -326,7 +326,7 @@ def attach_projection(optimizer: Optimizer, model: nn.Module) -> RemovableHandle
     """Call :func:`project_lam1` on ``model`` after every ``optimizer.step()``.
 
     Returns:
-        A handle whose ``remove()`` ends it.
+        A handle; call its ``remove()`` to stop.
 
     Example:
         >>> model = nn.Sequential(SparseCoding2d(3, 16), nn.ReLU())

@@ -1,6 +1,6 @@
-"""Public names of a package that are imported when they are first used (PEP 562).
+"""Public names of a package, imported on first use (PEP 562).
 
-The package's stub, which type checkers read, is the one list of these names.
+The package's stub, which type checkers read, is the only list of these names.
 """
 
 import ast
@@ -13,10 +13,10 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
-    """The ``__getattr__`` and ``__all__`` of a package, from the imports in the stub beside its ``__init__.py``.
+    """The ``__getattr__`` and ``__all__`` of a package, from the imports in the stub next to its ``__init__.py``.
 
     Args:
-        package: its name.
+        package: name of the package.
         file: its ``__file__``.
     """
     home_of = {

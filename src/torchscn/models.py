@@ -11,7 +11,7 @@ from torchscn.weights import TrainedWeights, load_pretrained
 __all__ = ["MODELS", "ModelMaker", "create_model", "list_models", "register_model", "scn_table"]
 
 ModelMaker = Callable[[int, int, NetworkOptions], Network]
-"""Makes a network for a number of classes, of input channels, and options."""
+"""Makes a network from the number of classes, the number of input channels, and options."""
 
 MODELS: Registry[ModelMaker] = Registry("model")
 
@@ -52,18 +52,18 @@ def create_model(
 ) -> Network:
     """A network by name: ``scn1``, ``scn2``, ``scn4`` of the paper, or ``cnn1``, ``cnn2``, ``cnn4``, their twins.
 
-    A twin has the same shapes and norms with ``Conv2d`` (with bias) and ``ReLU`` in place of every sparse coding layer.
+    A twin has the same shapes and norms, with ``Conv2d`` (with bias) and ``ReLU`` instead of every sparse coding layer.
 
     Args:
         name: one of :func:`list_models`; the digit is the paper's K.
-        num_classes: number of classes; 10 unless given.
-        in_channels: channels of the images; 3 unless given.
-        pretrained: data set whose trained weights to load, of those in :func:`torchscn.list_pretrained`. They bring
-            their own classes, channels and shape; ``solver``, ``tol``, ``max_iter`` and ``grad`` may be given beside
-            them. The network is in evaluation mode and knows its ``preprocess`` and ``classes``. Networks of your own
-            are loaded with :func:`torchscn.load_trained`.
-        preset: ``"authors"`` or ``"text"`` choose every option as the authors' program or the paper's text has it;
-            options given here override it. What it chose for its solver goes with that solver, see
+        num_classes: number of classes; 10 by default.
+        in_channels: channels of the images; 3 by default.
+        pretrained: data set whose trained weights to load, one of those in :func:`torchscn.list_pretrained`. The
+            weights determine classes, channels and shape; ``solver``, ``tol``, ``max_iter`` and ``grad`` may still be
+            given. The network is in evaluation mode and has ``preprocess`` and ``classes``. Use
+            :func:`torchscn.load_trained` to load networks you trained yourself.
+        preset: ``"authors"`` or ``"text"``: set every option as in the authors' program or the paper's text. Options
+            given here override the preset; another solver also resets what it chose for its own, see
             :meth:`torchscn.Options.change`.
         options: any of :class:`torchscn.NetworkOptions`: ``stem``, ``width``, ``order`` and ``downsample`` of the
             paper's table, ``norm`` and ``affine``, penalties, initial values and solver of every sparse coding layer.
@@ -91,15 +91,15 @@ def create_model(
 def _check_beside(
     weights: TrainedWeights, data: str, options: Mapping[str, Any], num_classes: int | None, in_channels: int | None
 ) -> None:
-    """What is asked for beside trained weights goes with them: only how to solve is free."""
+    """Check that the arguments match the trained weights: only the solver options are free."""
     clashes = [name for name in options if name not in Options.names()]
     if clashes:
         free = ", ".join(Options.names())
         raise ValueError(f"pretrained={data!r} brings its own {', '.join(clashes)}; only {free} may be given.")
     if num_classes not in (None, weights.num_classes):
         raise ValueError(
-            f"pretrained={data!r} tells {weights.num_classes} classes apart, not {num_classes}; for other classes "
-            "leave num_classes out and replace model.classifier by a new nn.Linear."
+            f"pretrained={data!r} has {weights.num_classes} classes, not {num_classes}; for other classes "
+            "leave num_classes out and replace model.classifier with a new nn.Linear."
         )
     if in_channels not in (None, weights.in_channels):
         raise ValueError(f"pretrained={data!r} takes images of {weights.in_channels} channels, not {in_channels}.")

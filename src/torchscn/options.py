@@ -1,8 +1,8 @@
-"""Every option once: its name, default, meaning and rule. Works without torch.
+"""Every option, defined once: its name, default, meaning and rule. Works without torch.
 
-:class:`Options` says how a problem is solved; :class:`CodingOptions` adds what a layer is, :class:`LayerOptions` the
-norm beside it, :class:`NetworkOptions` the shape of the paper's networks. Each is frozen and checked when it is made,
-and :meth:`Options.change` is the one place that knows which options belong together.
+:class:`Options` says how a problem is solved; :class:`CodingOptions` adds the options of a layer, :class:`LayerOptions`
+those of the norm next to it, and :class:`NetworkOptions` the shape of the paper's networks. Each is frozen and checked
+when it is created, and :meth:`Options.change` is the only place that knows which options belong together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ S = TypeVar("S", bound="Settings")
 
 
 class Rule(NamedTuple):
-    """What a value must be: one of ``choices``, or a number of this range."""
+    """What a value must be: one of ``choices``, or a number in this range."""
 
     choices: tuple[str, ...] | None
     at_least: float | None
@@ -56,14 +56,14 @@ def setting(
     below: float | None = None,
     whole: bool = False,
 ) -> Any:
-    """A field of :class:`Settings` with what a person should know of it; one whose default is None may be None."""
+    """A field of :class:`Settings` with its meaning and rule; a field whose default is None may be None."""
     rule = Rule(None if choices is None else tuple(choices), at_least, below, whole)
     return field(default=default, metadata={"meaning": meaning, "rule": rule})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Named values that are checked when the object is made."""
+    """Named values that are checked when the object is created."""
 
     def __post_init__(self) -> None:
         for name, entry in self.__dataclass_fields__.items():
@@ -77,7 +77,7 @@ class Settings:
         return tuple(cls.__dataclass_fields__)
 
     def part(self, kind: type[S]) -> S:
-        """Those of these settings that ``kind`` knows."""
+        """The settings that ``kind`` also has, as an object of that class."""
         return kind(**{name: getattr(self, name) for name in kind.names()})
 
 
@@ -87,8 +87,8 @@ def _check_field(entry: "Field[Any]", value: Any) -> None:
     entry.metadata["rule"].check(entry.name, value)
 
 
-_TOL_MEANING = "relative accuracy of the codes; 0 with max_iter: exactly so many iterations"
-_STOP_MEANING = 'judged on its own is each "signal", or a "block" of neighbours as a whole (compiled kernel)'
+_TOL_MEANING = "relative accuracy of the codes; 0 with max_iter: exactly that many iterations"
+_STOP_MEANING = 'judge convergence per "signal", or per "block" of neighbours (compiled kernel)'
 _STOPS = ("signal", "block")
 
 
@@ -105,15 +105,17 @@ class Options(Settings):
 
     solver: str = setting("auto", "how codes are computed, one of torchscn.list_solvers()")
     tol: float = setting(1e-4, _TOL_MEANING, at_least=0)
-    max_iter: int | None = setting(None, "cap on the solver's iterations; none: its own", at_least=1, whole=True)
+    max_iter: int | None = setting(
+        None, "cap on the solver's iterations; none: the solver's own", at_least=1, whole=True
+    )
     grad: str = setting("implicit", 'gradient rule: "implicit", or "unrolled" with solver="fista"')
     stop: str = setting("signal", _STOP_MEANING, choices=_STOPS)
 
     def change(self, **given: Any) -> Self:
-        """These options with others instead.
+        """A copy of these options with some of them changed.
 
-        What was chosen for another solver goes with it: unless given here as well, ``tol``, ``max_iter`` and ``grad``
-        return to their defaults. In the same way a cap ``max_iter`` goes with the ``tol`` it was chosen for.
+        A new solver resets what was chosen for the old one: unless given here as well, ``tol``, ``max_iter`` and
+        ``grad`` return to their defaults. In the same way, a new ``tol`` resets ``max_iter``.
 
         Raises:
             TypeError: there is no option of that name.
@@ -143,7 +145,7 @@ class Options(Settings):
 
 @dataclass(frozen=True)
 class CodingOptions(Options):
-    """What one sparse coding layer is, beside its shape."""
+    """The options of one sparse coding layer, apart from its shape."""
 
     tol: float = setting(1e-2, _TOL_MEANING, at_least=0)
     stop: str = setting("block", _STOP_MEANING, choices=_STOPS)
@@ -154,14 +156,14 @@ class CodingOptions(Options):
     unit_norm: bool = setting(False, "use the atoms scaled to unit norm")
     init: str = setting(
         "unit",
-        'initial atoms: of about "unit" norm, or the authors\' "small" ones of standard deviation 1 / n_features',
+        'initial atoms: of about "unit" norm, or "small" as in the authors\' program (std 1 / n_features)',
         choices=("unit", "small"),
     )
 
 
 @dataclass(frozen=True)
 class LayerOptions(CodingOptions):
-    """What all layers of a network share; those of sparse coding mean nothing to convolutions."""
+    """Options shared by all layers of a network; convolutions ignore those of sparse coding."""
 
     norm: str = setting(
         "before",
@@ -178,7 +180,7 @@ class NetworkOptions(LayerOptions):
     stem: int = setting(16, "width of the first slim layer (the paper uses 8 on MNIST)", at_least=1, whole=True)
     width: int | None = setting(
         None,
-        "the paper's K: wide layers have K times the atoms of slim ones; none: as the name says",
+        "the paper's K: wide layers have K times the atoms of slim ones; none: as in the model's name",
         at_least=1,
         whole=True,
     )
@@ -213,7 +215,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def choose_options(preset: str | None, *changes: Mapping[str, Any]) -> NetworkOptions:
-    """The options of a preset (None: the defaults) with one set of changes after the other.
+    """The options of a preset (None: the defaults), with the sets of changes applied in order.
 
     Example:
         >>> choose_options("authors", {"solver": "auto", "lam2": 0.1}).max_iter is None
@@ -229,7 +231,7 @@ def choose_options(preset: str | None, *changes: Mapping[str, Any]) -> NetworkOp
 
 
 def accept_options(kind: type[Options]) -> Callable[[F], F]:
-    """Decorator of a function whose ``**options`` are fields of ``kind``: ``help()`` shows them by name."""
+    """Decorator for a function whose ``**options`` are fields of ``kind``: ``help()`` shows them by name."""
 
     def name_them(function: F) -> F:
         own = [p for p in Signature.from_callable(function).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]

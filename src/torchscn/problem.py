@@ -1,12 +1,12 @@
-r"""The problem, written once, and the constraints its codes may be under.
+r"""The problem, defined once, and the constraints on its codes.
 
 For a signal ``x``, a dictionary ``D`` whose rows are atoms, and a code ``a``:
 
 .. math::  F(a) = \tfrac12 \|x - a D\|^2 + \sum_j \lambda_{1,j} a_j + \tfrac{\lambda_2}{2} \|a\|^2, \qquad a \ge 0
 
 Its *normal form* is all a solver needs: ``rhs = x D' - lam1`` (one row per signal) and ``gram = D D' + lam2 I``, with
-``F(a) = a G a' / 2 - rhs a' + constant``. :class:`Problem` is a batch of them, :class:`Result` what a solver makes of
-it, :class:`Solution` what a user sees.
+``F(a) = a G a' / 2 - rhs a' + constant``. :class:`Problem` is a batch of them, :class:`Result` what a solver
+returns, and :class:`Solution` what a user sees.
 """
 
 from abc import ABC, abstractmethod
@@ -114,9 +114,9 @@ def normal_form(
 
 
 class Constraint(ABC):
-    """Which codes are allowed. A subclass is a frozen dataclass whose fields, all tensors, are what it is made of.
+    """Which codes are allowed. A subclass is a frozen dataclass whose fields are all tensors.
 
-    ``kind`` is its name in :data:`CONSTRAINTS`. Through operators, which take no objects, a constraint travels as its
+    ``kind`` is its name in :data:`CONSTRAINTS`. Operators do not take objects, so a constraint is passed to them as its
     kind and its tensors. All methods work on ``(n_signals, n_atoms)``.
     """
 
@@ -141,11 +141,11 @@ class Constraint(ABC):
         return codes - self.project(codes - grad)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """What the constraint is made of: ``CONSTRAINTS[kind](*tensors)`` makes it again."""
+        """The fields of the constraint: ``CONSTRAINTS[kind](*tensors)`` recreates it."""
         return tuple(vars(self).values())
 
     def take(self, rows: Tensor) -> "Constraint":
-        """The constraint of the chosen signals."""
+        """The constraint for the chosen signals."""
         return self
 
     def ridge(self, dtype: torch.dtype) -> float:
@@ -175,7 +175,7 @@ class NonNegative(Constraint):
         return values.clamp(min=0)
 
     def movable(self, codes: Tensor) -> Tensor:
-        # Positive exactly where a code can move: the codes serve as they are.
+        # The codes are positive exactly where they can move, so they serve as they are.
         return codes
 
     def residual(self, codes: Tensor, grad: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ class NonNegative(Constraint):
 @CONSTRAINTS.register("on_support")
 @dataclass(frozen=True)
 class OnSupport(Constraint):
-    """Free on a support and zero elsewhere: a linear system per signal, the backward twin of every other constraint.
+    """Free on a support and zero elsewhere: one linear system per signal, the backward form of every constraint.
 
     Args:
         mask: ``(n_signals, n_atoms)``, positive on the support.
@@ -212,7 +212,7 @@ class OnSupport(Constraint):
 
 
 class Affine(NamedTuple):
-    """What is wanted of the codes in the end: ``codes * scale + offset``, one value per atom each."""
+    """Applied to the final codes: ``codes * scale + offset``, with one scale and offset per atom."""
 
     scale: Tensor
     offset: Tensor
@@ -225,8 +225,8 @@ _NON_NEGATIVE = NonNegative()
 class Problem:
     """A batch of problems in normal form: minimise ``a G a' / 2 - (rhs - shift) a'`` for every row of ``rhs``.
 
-    Solvers know it through its methods where they can, so that other forms of the Gram matrix (one per signal, or one
-    whose columns are computed when they are asked for) have one place to go.
+    Solvers use its methods where they can, so that other forms of the Gram matrix (one per signal, or one whose columns
+    are computed on demand) can be added in one place.
     """
 
     rhs: Tensor  # (n_signals, n_atoms)
@@ -254,13 +254,13 @@ class Problem:
         return self.gram.diagonal() > 0
 
     def start(self) -> Tensor | None:
-        """Allowed, finite codes to start from, where there are any."""
+        """Allowed, finite codes to start from; None if there are none."""
         if self.init is None:
             return None
         return self.constraint.project(self.init.nan_to_num(0, 0, 0)) * self.has_energy()
 
     def take(self, rows: Tensor, init: Tensor | None = None) -> "Problem":
-        """The problems of the chosen rows, started from ``init``; their codes come back as they are."""
+        """The problems of the chosen rows, started from ``init``; their codes are not scaled or shifted."""
         constraint = self.constraint.take(rows)
         return replace(self, rhs=self.rhs[rows], init=init, constraint=constraint, affine=None, in_place=False)
 
@@ -270,14 +270,14 @@ class Problem:
         return finite if self.shift is None else finite & torch.isfinite(self.shift).all()
 
     def finish(self, codes: Tensor) -> Tensor:
-        """The codes as they are wanted."""
+        """The codes, scaled and shifted if the problem asks for it."""
         return codes if self.affine is None else codes * self.affine.scale + self.affine.offset
 
 
 class Result(NamedTuple):
     """What a solver returns."""
 
-    codes: Tensor  # (n_signals, n_atoms), or what the problem's affine finish makes of them
+    codes: Tensor  # (n_signals, n_atoms), scaled and shifted if the problem asks for it
     converged: Tensor  # (n_signals,)
     n_iter: int  # the most any signal needed
     mean_iter: float  # the mean over signals
@@ -288,7 +288,7 @@ class Solution:
     """Codes with their certificate, as returned by :func:`torchscn.solve` and ``layer.solve``."""
 
     codes: Tensor
-    """The codes, ``(..., n_atoms)`` (layers over positions keep atoms where channels stand)."""
+    """The codes, ``(..., n_atoms)`` (in 1d and 2d layers, atoms take the place of channels)."""
     residual: Tensor
     """Distance from optimality of every signal, :func:`torchscn.kkt_residual`."""
     converged: Tensor

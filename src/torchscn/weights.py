@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors files, written whole or not at all, and those of trained networks that come with us."""
+"""Weights on disk: safetensors files, written atomically, and the trained networks that come with the package."""
 
 import functools
 import hashlib
@@ -31,7 +31,7 @@ HASHES = "SHA256SUMS"
 
 
 class CheckpointError(ValueError):
-    """Weights or a checkpoint that are missing, broken, or of another network."""
+    """Weights or a checkpoint that are missing, broken, or belong to another network."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TrainedWeights:
 
     model: dict[str, Tensor]  # its state
     normalization: dict[str, Tensor]  # state of its :class:`torchscn.data.Normalization`
-    about: dict[str, Any]  # "classes", "image_size"; of weights that come with the package also what their card says
+    about: dict[str, Any]  # "classes", "image_size"; for weights in the package also what their card says
 
     @property
     def num_classes(self) -> int:
@@ -51,7 +51,7 @@ class TrainedWeights:
         return len(self.normalization["mean"])
 
     def stored_in(self, dtype: torch.dtype) -> "TrainedWeights":
-        """The same with dictionaries and matrices in another precision; penalties and statistics keep theirs."""
+        """These weights with dictionaries and matrices in another precision; penalties and statistics keep theirs."""
         model = {name: value.to(dtype) if value.dim() > 1 else value for name, value in self.model.items()}
         return TrainedWeights(model, self.normalization, self.about)
 
@@ -73,7 +73,7 @@ def load_pretrained(name: str) -> TrainedWeights:
         name: one of :func:`list_pretrained`.
 
     Raises:
-        ValueError: there are none of that name.
+        ValueError: there are no weights of that name.
         CheckpointError: the file is not the one that was published.
 
     Example:
@@ -81,15 +81,15 @@ def load_pretrained(name: str) -> TrainedWeights:
         ['0', '1', '2']
     """
     if name not in list_pretrained():
-        raise ValueError(f"no weights {name!r} come with this version; there are: {', '.join(list_pretrained())}.")
+        raise ValueError(f"no weights {name!r} come with this version; available: {', '.join(list_pretrained())}.")
     path = pretrained_folder() / f"{name}.safetensors"
     if file_hash(path) != _known_hashes()[path.name]:
-        raise CheckpointError(f"{path} is not the file that was published: its hash differs. Install torchscn again.")
+        raise CheckpointError(f"{path} is not the file that was published: its hash differs. Reinstall torchscn.")
     return read_weights(path)
 
 
 def pretrained_folder() -> Path:
-    """Where weights, cards and hashes are."""
+    """The folder of the weights, cards and hashes."""
     return Path(str(resources.files("torchscn") / "pretrained"))
 
 
@@ -108,23 +108,23 @@ def read_weights(path: Path) -> TrainedWeights:
     """The content of a file made by :func:`write_weights`.
 
     Raises:
-        CheckpointError: the file does not read.
+        CheckpointError: the file cannot be read.
     """
     try:
         groups, metadata = read_groups(path)
         return TrainedWeights(groups["model"], groups["normalization"], json.loads(metadata["about"]))
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{path} does not read ({error}).") from error
+        raise CheckpointError(f"{path} cannot be read ({error}).") from error
 
 
 def write_weights(path: Path, weights: TrainedWeights) -> None:
-    """Keep weights with all that a user of them needs, in one file."""
+    """Save weights with everything that is needed to use them, in one file."""
     groups = {"model": weights.model, "normalization": weights.normalization}
     write_groups(path, groups, {"about": json.dumps(weights.about)})
 
 
 def read_groups(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, str]]:
-    """Named groups of tensors and the texts beside them, as :func:`write_groups` keeps them.
+    """The named groups of tensors and the texts that :func:`write_groups` saved.
 
     Raises:
         KeyError: the file holds no texts, so it is not one of ours.
@@ -140,8 +140,8 @@ def read_groups(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, str
 
 
 def write_groups(path: Path, groups: Mapping[str, Mapping[str, Tensor]], texts: dict[str, str]) -> None:
-    """Write a safetensors file through to the disk; a failure (a full disk) leaves nothing behind."""
-    # Copies, because the format has no place for tied weights: two names of one memory.
+    """Write a safetensors file and flush it to disk; a failure (such as a full disk) leaves nothing behind."""
+    # Copies, because the format does not support tied weights: two names for the same memory.
     flat = {
         f"{group}/{name}": value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for group, tensors in groups.items()
@@ -161,14 +161,14 @@ def write_groups(path: Path, groups: Mapping[str, Mapping[str, Tensor]], texts: 
 
 
 def fill_model(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Load weights whose names and shapes must match; the error names the first that does not."""
+    """Load weights, whose names and shapes must match; the error names the first one that does not."""
     expected = model.state_dict()
     for name in [*expected, *weights]:
         ours = tuple(expected[name].shape) if name in expected else "nothing"
         theirs = tuple(weights[name].shape) if name in weights else "nothing"
         if ours != theirs:
             raise CheckpointError(
-                f"{source} is of another network: for {name!r} it has {theirs}, this network {ours}. "
+                f"{source} belongs to another network: for {name!r} it has {theirs}, this network has {ours}. "
                 "Use the settings it was trained with, or another run folder."
             )
     model.load_state_dict(weights)

@@ -35,7 +35,7 @@ def test_a_competitor_that_is_not_installed_is_left_out(monkeypatch, capsys, mod
     assert "FISTA, 50 steps" in names
     assert not any(name.startswith(missing) for name in names)
     assert len(names) >= 5
-    assert capsys.readouterr().err == f"{missing} is left out, it is not installed: pip install {package}\n"
+    assert capsys.readouterr().err == f"{missing} is left out because it is not installed: pip install {package}\n"
 
 
 def test_threads_are_left_as_they_were(monkeypatch):

@@ -54,7 +54,7 @@ def test_a_label_out_of_range_is_noticed(pictures):
 
 
 def test_a_broken_record_is_noticed(pictures):
-    with pytest.raises(DataError, match=r"holds 6,145 bytes, which is no whole number of 3,073-byte records"):
+    with pytest.raises(DataError, match=r"holds 6,145 bytes, which is not a whole number of 3,073-byte records"):
         cifar.parse(records(pictures, [0, 1])[:-1], PATH, "cifar10", cifar.CIFAR10_CLASSES)
 
 

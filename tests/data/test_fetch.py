@@ -166,7 +166,9 @@ def test_a_broken_connection_is_resumed_where_it_broke(site, small_mnist, tmp_pa
 def test_a_download_given_up_is_resumed_by_the_next_call(site, small_mnist, tmp_path):
     first = next(iter(small_mnist))
     site.break_after = [100, 100, 100]
-    with pytest.raises(DataError, match=r"broke off: 300 of 1,000 bytes came.*\.part; resume with: scn data get mnist"):
+    with pytest.raises(
+        DataError, match=r"was interrupted: 300 of 1,000 bytes received.*\.part; resume with: scn data get mnist"
+    ):
         download("mnist", tmp_path, base_url=site.url)
     assert everything_in(tmp_path) == {f"mnist/{first}.part": small_mnist[first][:300]}
     site.asked.clear()

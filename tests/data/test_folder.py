@@ -79,7 +79,7 @@ def test_a_test_image_of_another_size_is_refused_with_the_training_split(tmp_pat
 
 def test_sixteen_bits_are_refused(tmp_path):
     picture(tmp_path / "train" / "a" / "1.png", 40_000, mode="I;16")
-    with pytest.raises(DataError, match="more than 8 bits a pixel"):
+    with pytest.raises(DataError, match="more than 8 bits per pixel"):
         load(f"folder:{tmp_path}")
 
 

@@ -51,7 +51,7 @@ def test_fewer_labels_than_images_are_noticed(load_small):
 
 
 def test_a_broken_image_is_noticed(pictures):
-    with pytest.raises(DataError, match="no whole number of 27,648-byte images"):
+    with pytest.raises(DataError, match="not a whole number of 27,648-byte images"):
         stl10.parse_images(column_major(pictures)[:-1], PATH)
 
 

@@ -23,7 +23,7 @@ def test_truncated_checkpoint_falls_back(tmp_path, capsys):
     assert "falling back" in capsys.readouterr().out
     (tmp_path / CURRENT).write_bytes(b"")
     (tmp_path / PREVIOUS).write_bytes(b"")
-    with pytest.raises(CheckpointError, match="does not read"):
+    with pytest.raises(CheckpointError, match="cannot be read"):
         fit(small_model(), *digits(), QUICK, tmp_path, resume=True, quiet=True)
 
 

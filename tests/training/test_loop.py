@@ -160,7 +160,7 @@ def test_users_own_model_and_data(tmp_path):
 
 
 def test_a_score_for_every_class(tmp_path):
-    with pytest.raises(ValueError, match=r"\(64, 7\) of 64 images of 10 classes"):
+    with pytest.raises(ValueError, match=r"\(64, 7\) for 64 images of 10 classes"):
         fit(small_model(num_classes=7), *digits(), QUICK, tmp_path, quiet=True)
 
 

@@ -1,7 +1,7 @@
 """The command ``scn``: parse, call, print.
 
 One file per group of commands. None of them imports torch before a command needs it, so that help, version and recipes
-appear at once.
+appear immediately.
 """
 
 import sys
@@ -26,7 +26,7 @@ app.command(info.info)
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run the command line; a mistake in the input ends in one sentence, not a traceback."""
+    """Run the command line; a mistake in the input is reported in one sentence, not a traceback."""
     try:
         return app(arguments)
     except Interrupted as stop:

@@ -7,4 +7,4 @@ from cyclopts import Parameter
 
 __all__ = ["DataDir"]
 
-DataDir = Annotated[Path | None, Parameter(help="Folder of the data sets; otherwise TORCHSCN_DATA.")]
+DataDir = Annotated[Path | None, Parameter(help="Folder of the data sets; TORCHSCN_DATA if not given.")]

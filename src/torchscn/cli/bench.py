@@ -17,18 +17,18 @@ def bench(
     output: Path | None = None,
     draw: Path | None = None,
 ) -> None:
-    """Measure speed and memory side by side with others; nothing else should run meanwhile.
+    """Measure speed and memory side by side with alternatives; run nothing else meanwhile.
 
     Parameters
     ----------
     suite
         solvers, layers, networks, scaling, memory, or all.
     rounds
-        Rounds in which the competitors take turns; the best of each counts.
+        Rounds in which the competitors take turns; the best time of each counts.
     threads
         CPU threads.
     output
-        Folder to keep the results in, as JSON.
+        Folder to save the results in, as JSON.
     draw
         Folder for pictures and tables of all results in --output.
     """
@@ -46,7 +46,7 @@ def bench(
             result = benchmarks.run_suite(name, rounds)
         benchmarks.print_table(result, Console(width=120))
         if output is not None:
-            print(f"kept in {benchmarks.save_results(output, result)}")
+            print(f"saved as {benchmarks.save_results(output, result)}")
     if draw is not None and output is not None:
         for picture in benchmarks.draw(output, draw):
             print(f"wrote {picture}")

@@ -10,17 +10,17 @@ from torchscn.cli.arguments import DataDir
 
 __all__ = ["app"]
 
-app = App(name="data", help="Show which data sets are here, what is missing and where to get it.")
+app = App(name="data", help="Show which data sets are available, what is missing and where to get it.")
 
 
 @app.default
 def show(data_dir: DataDir = None) -> None:
-    """Show which data sets are here, what is missing and where to get it."""
+    """Show which data sets are available, what is missing and where to get it."""
     from torchscn.data import status
 
     table = Table("data set", "state", Column("where", overflow="fold"), box=None)
     for entry in status(data_dir):
-        state = "here" if entry.found else entry.problem or "missing"
+        state = "available" if entry.found else entry.problem or "missing"
         place = entry.path if entry.found else entry.source
         table.add_row(entry.name, escape(state), escape(str(place or "comes with scikit-learn")))
     Console().print(table)
@@ -29,14 +29,14 @@ def show(data_dir: DataDir = None) -> None:
 
 @app.command
 def get(name: str, *, data_dir: DataDir = None, base_url: str | None = None) -> None:
-    """Download a data set, checked by its hash; an interrupted download is resumed where it stopped.
+    """Download a data set and check its hash; an interrupted download is resumed where it stopped.
 
     Parameters
     ----------
     name
-        One of the names `scn data` shows.
+        One of the names listed by `scn data`.
     base_url
-        Another address to get the official files from.
+        Another address to download the official files from.
     """
     from torchscn.data import download
 

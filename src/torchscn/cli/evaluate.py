@@ -27,24 +27,24 @@ def evaluate(
     batch_size: int = 256,
     confusion: bool = False,
 ) -> None:
-    """Evaluate a trained network: error, classes, speed, and certificates of every layer on test images.
+    """Evaluate a trained network on test images: error, classes, speed, and certificates of every layer.
 
-    Another solver or tolerance shows what looser or tighter codes do to the error.
+    Use another solver or tolerance to see how looser or tighter codes change the error.
 
     Parameters
     ----------
     run
-        Folder of a run, or name of a network that comes with the package (`scn info` lists them).
+        Folder of a run, or name of a network that comes with the package (listed by `scn info`).
     solver
-        Solve with this one instead.
+        Solver to use instead.
     tol
         Relative accuracy of the codes.
     max_iter
         Cap on the solver's iterations.
     batch_size
-        Images at once.
+        Images per batch.
     confusion
-        Also show which classes are taken for which.
+        Also show which classes are mistaken for which.
     """
     from torchscn import training
     from torchscn.certificates import certify, spread_sample
@@ -75,7 +75,7 @@ def evaluate(
 
 
 def _class_table(result: "Evaluation", classes: tuple[str, ...]) -> Table:
-    table = Table("class", "error %", "most often taken for", box=None)
+    table = Table("class", "error %", "most often mistaken for", box=None)
     for index, error in enumerate(result.class_errors()):
         mistakes = result.confusion[index].clone()
         mistakes[index] = 0
@@ -106,11 +106,11 @@ def predict(run: str, *images: Path, top: int = 3) -> None:
     Parameters
     ----------
     run
-        Folder of a run, or name of a network that comes with the package (`scn info` lists them).
+        Folder of a run, or name of a network that comes with the package (listed by `scn info`).
     images
         Image files; each is scaled to the size the network was trained on.
     top
-        How many answers to show for each.
+        How many answers to show per image.
     """
     if not images:
         raise ValueError("name at least one image file.")

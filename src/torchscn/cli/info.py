@@ -6,11 +6,11 @@ from rich.table import Table
 
 __all__ = ["info"]
 
-_ABOUT_THE_CALL = ("command", "world_size")  # of interest in a record, not to the person who has just typed it
+_ABOUT_THE_CALL = ("command", "world_size")  # useful in a record, but not to the person who has just typed it
 
 
 def info() -> None:
-    """Show versions, the solver kernel in use and what else this machine could run."""
+    """Show versions, the solver kernel in use and what else is available on this machine."""
     table = Table(show_header=False, box=None)
     for name, value in _describe().items():
         table.add_row(name, escape(value))

@@ -25,7 +25,7 @@ def train(
     quiet: bool = False,
     **settings: str,
 ) -> None:
-    """Train a network: a recipe, and any of its settings with another value.
+    """Train a network from a recipe; any setting of the recipe can be changed.
 
     For example: scn train cifar10-scn1 --epochs 2 --lr 0.05. `scn recipes` lists the recipes and all settings.
     With several processes: torchrun --nproc-per-node 2 -m torchscn train RECIPE --run-dir DIR ...
@@ -35,11 +35,11 @@ def train(
     recipe
         Name of a recipe, or path of a TOML file.
     run_dir
-        Folder for settings, metrics, checkpoints and pictures; runs/RECIPE-TIME unless given.
+        Folder for settings, metrics, checkpoints and pictures; runs/RECIPE-TIME if not given.
     resume
         Resume the run from the checkpoint in --run-dir, exactly as if it had never stopped.
     device
-        cpu, cuda, or auto for CUDA where there is one.
+        cpu, cuda, or auto for CUDA if available.
     threads
         CPU threads of each process.
     quiet
@@ -65,7 +65,7 @@ def train(
 
 
 def recipes(name: str | None = None) -> None:
-    """List the recipes and every setting they may hold, or show one recipe in full.
+    """List the recipes and every setting they may contain, or show one recipe in full.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Labelled images in memory: fetching, checking, loading, batching. Imports nothing else of torchscn."""
+"""Labelled images in memory: fetching, checking, loading, batching. Imports nothing else from torchscn."""
 
 from torchscn.data.augment import Augmentation, Draws
 from torchscn.data.batches import Batches

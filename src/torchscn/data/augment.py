@@ -12,7 +12,7 @@ __all__ = ["Augmentation", "Draws"]
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """What chance decided for every image of a batch; all tensors ``(n,)``.
+    """The random choices for every image of a batch; all tensors ``(n,)``.
 
     Args:
         down: pixels the image moves down (up if negative).
@@ -38,12 +38,12 @@ class Draws:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Move images about at random; what enters from outside is zero, the mean of normalized images.
+    """Random shifts, flips and holes; pixels from outside the image are zero, the mean of normalized images.
 
     Args:
         shift: move by up to this many pixels, each way.
         flip: mirror left and right with probability one half.
-        cutout: set a square of this side to zero; its centre is anywhere in the image, so it may stick out.
+        cutout: set a square of this side to zero; its centre is anywhere in the image, so part of it may lie outside.
         per_image: draw for every image; ``False`` draws once for the whole batch, as in the paper.
 
     Example:
@@ -65,8 +65,8 @@ class Augmentation:
         """Augment a normalized batch.
 
         Args:
-            x: float tensor ``(n, channels, height, width)``; left as it is.
-            generator: source of chance, on the CPU.
+            x: float tensor ``(n, channels, height, width)``; not modified.
+            generator: source of randomness, on the CPU.
 
         Returns:
             A new tensor like ``x``, in channels_last memory.
@@ -75,13 +75,13 @@ class Augmentation:
         return self.apply(x, self.draw(n_images, height, width, generator))
 
     def draw(self, n_images: int, height: int, width: int, generator: torch.Generator) -> Draws:
-        """Decide what happens to ``n_images`` images; apart from :meth:`apply`, so that ranks can share the decisions.
+        """Draw the random choices for ``n_images`` images; separate from :meth:`apply`, so that ranks can share them.
 
         Args:
-            n_images: how many.
+            n_images: number of images.
             height: rows of an image.
             width: columns of an image.
-            generator: source of chance, on the CPU; it advances equally far whichever options are on.
+            generator: source of randomness, on the CPU; it advances equally far whatever options are on.
 
         Returns:
             One entry per image, all equal unless ``per_image``.
@@ -93,10 +93,10 @@ class Augmentation:
         return Draws(down, right, (mirrored == 1) & self.flip, hole_row, hole_column)
 
     def apply(self, x: Tensor, draws: Draws) -> Tensor:
-        """Do what was drawn.
+        """Apply what was drawn.
 
         Args:
-            x: float tensor ``(n, channels, height, width)``; left as it is.
+            x: float tensor ``(n, channels, height, width)``; not modified.
             draws: one entry per image.
 
         Returns:
@@ -106,7 +106,7 @@ class Augmentation:
         source = _source_pixels(draws, height, width)  # (n, height, width)
         if self.cutout:
             source.masked_fill_(_hole(draws, height, width, self.cutout), n_images * height * width)
-        # One row per pixel, and a last row of zeros for everything that comes from outside.
+        # One row per pixel, and a last row of zeros for everything from outside the image.
         pixels = x.permute(0, 2, 3, 1).reshape(-1, n_channels)
         pixels = torch.cat([pixels, pixels.new_zeros(1, n_channels)])
         moved = pixels.index_select(0, source.flatten().to(x.device))

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 class Batches:
     """Shuffled, normalized, augmented batches of an :class:`ImageSet`.
 
-    The order of an epoch and the augmentation of a batch are drawn anew from ``(seed, epoch, batch)``, so any batch of
+    The order of an epoch and the augmentation of a batch are drawn only from ``(seed, epoch, batch)``, so any batch of
     any epoch can be made at any time: to resume, ask for ``epoch(e, start=b)``. With several ranks, each takes its
     share of the same global batch, drawn and augmented as if there were one.
 
@@ -33,7 +33,7 @@ class Batches:
         augmentation: random changes after that, or ``None``.
         shuffle: a new order every epoch; ``False`` keeps the order of ``images``.
         seed: chooses orders and augmentations.
-        drop_last: leave out the last batch if it is not full; if kept, some ranks may get fewer rows of it, even none.
+        drop_last: leave out the last batch if it is not full; if kept, some ranks may get fewer rows of it, or none.
         rank: this process gets the rows ``rank::world_size`` of every batch.
         world_size: number of processes; it must divide ``batch_size``.
         prefetch: prepare the next batch in a background thread while the current one is used; same batches.
@@ -104,7 +104,7 @@ class Batches:
         return _map_ahead(make, numbers) if self.prefetch else (make(number) for number in numbers)
 
     def _order(self, epoch: int) -> Tensor:
-        """Which image comes when in this epoch."""
+        """The order of the images in this epoch."""
         if not self.shuffle:
             return torch.arange(len(self.images))
         return torch.randperm(len(self.images), generator=_generator("order", self.seed, epoch))
@@ -129,7 +129,7 @@ def _generator(*key: str | int) -> torch.Generator:
 
 
 def _map_ahead(make: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """``map(make, items)``, the next result being made in one background thread while the current one is used."""
+    """``map(make, items)``, with the next result made in a background thread while the current one is used."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="torchscn-prefetch") as pool:
         pending: Future[Result] | None = None
         for item in items:

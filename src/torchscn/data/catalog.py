@@ -1,4 +1,4 @@
-"""Data sets by name: load one, list them, see which are there, download one."""
+"""Data sets by name: load one, list them, see which are available, download one."""
 
 from pathlib import Path
 
@@ -73,14 +73,14 @@ def download(
     base_url: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Fetch a data set from its official address; files that are there and right are not fetched again.
+    """Fetch a data set from its official address; files that are present and correct are not fetched again.
 
     A broken download leaves a ``.part`` file, which the next call resumes. Every file is compared with its official md5
-    before it is moved into place, so the folder holds whole files only.
+    before it is moved into place, so the folder only holds complete files.
 
     Args:
-        name: a data set of :func:`list_datasets`.
-        data_dir: the data folder, made if it does not exist; by default the environment variable ``TORCHSCN_DATA``.
+        name: one of :func:`list_datasets`.
+        data_dir: the data folder, created if it does not exist; by default the environment variable ``TORCHSCN_DATA``.
         base_url: another address to fetch the same files from (a mirror).
         progress: called with the bytes so far and the total (``None`` if the server does not say).
 

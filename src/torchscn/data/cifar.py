@@ -92,7 +92,7 @@ def parse(content: bytes, path: Path, name: str, classes: tuple[str, ...], n_lab
     record_bytes = n_label_bytes + IMAGE_BYTES
     if len(content) % record_bytes:
         raise DataError(
-            f"{path} holds {len(content):,} bytes, which is no whole number of {record_bytes:,}-byte records. "
+            f"{path} holds {len(content):,} bytes, which is not a whole number of {record_bytes:,}-byte records. "
             f"{how_to_get(name)}"
         )
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, record_bytes)

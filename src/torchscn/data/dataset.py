@@ -1,4 +1,4 @@
-"""What a data set is: it has a name and a title, and can be loaded, looked for and downloaded."""
+"""What a data set is: it has a name and a title, and can be loaded, checked for and downloaded."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -30,8 +30,8 @@ class DatasetStatus:
 
     Args:
         name: the data set.
-        found: every file is there and looks right.
-        path: the folder its files are in or would go to; ``None`` if no folder is needed or known.
+        found: whether every file is there and looks right.
+        path: the folder its files are in or would be put in; ``None`` if no folder is needed or known.
         missing: names of the files that are not there.
         problem: what is wrong and what to do, empty if nothing is.
         source: the address it comes from.
@@ -107,12 +107,12 @@ class Dataset(ABC):
 
 @dataclass(frozen=True)
 class FileDataset(Dataset):
-    """A data set that its makers published as files, each checked by size and md5 whenever it is read.
+    """A data set published as files, each checked by size and md5 whenever it is read.
 
     Args:
         title: what to call it in tables and headings.
         source: its files and the address they come from.
-        decode: makes images out of path and content of every file of a split, in the order of ``source``.
+        decode: makes images from path and content of every file of a split, in the order of ``source``.
     """
 
     source: Source

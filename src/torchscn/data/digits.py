@@ -22,7 +22,7 @@ NEEDED = "The digits come with scikit-learn, which is not installed. Run: pip in
 
 @dataclass(frozen=True)
 class PackagedDigits(Dataset):
-    """The digits out of scikit-learn; which of them are the test images never changes."""
+    """The digits from scikit-learn; which of them are test images never changes."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""The error of this package, and the sentences its modules share."""
+"""The error of this package, and the checks its modules share."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,9 +7,9 @@ __all__ = ["DataError", "check_choice", "check_count"]
 
 
 class DataError(ValueError):
-    """Data that cannot be had, or is not what it claims to be.
+    """Data that is not available, or not what it should be.
 
-    The message names the file or folder, says what was expected and what came, and what to do.
+    The message names the file or folder and says what was expected, what was found, and what to do.
 
     Example:
         >>> issubclass(DataError, ValueError)
@@ -18,7 +18,7 @@ class DataError(ValueError):
 
 
 def check_choice(what: str, value: str, choices: Iterable[str]) -> None:
-    """``value`` is one of ``choices``; a near miss is suggested."""
+    """Check that ``value`` is one of ``choices``; the error suggests the closest one."""
     choices = list(choices)
     if value in choices:
         return
@@ -28,7 +28,7 @@ def check_choice(what: str, value: str, choices: Iterable[str]) -> None:
 
 
 def check_count(what: str, value: int, at_least: int) -> None:
-    """``value`` is a whole number and not below ``at_least``."""
+    """Check that ``value`` is a whole number and not below ``at_least``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} must be a whole number, at least {at_least}; got {value!r} ({type(value).__name__}).")
     if value < at_least:

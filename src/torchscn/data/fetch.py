@@ -1,4 +1,4 @@
-"""Fetching the official files: resumed where they were left, checked by md5 before they take their place."""
+"""Fetching the official files: resumed where a download stopped, checked by md5 before they are moved into place."""
 
 import http.client
 import re
@@ -18,7 +18,7 @@ __all__ = ["Progress", "fetch_files"]
 
 Progress = Callable[[int, int | None], None]
 
-ATTEMPTS = 3  # a connection that breaks is resumed this often before giving up
+ATTEMPTS = 3  # a broken connection is resumed this often before giving up
 TIMEOUT_SECONDS = 60
 
 
@@ -29,11 +29,11 @@ class _BrokenConnectionError(Exception):
 def fetch_files(
     source: Source, data_dir: Path, *, base_url: str | None = None, progress: Progress | None = None
 ) -> Path:
-    """Fetch what is missing or wrong of a data set's files; a broken download is resumed by the next call.
+    """Fetch those files of a data set that are missing or wrong; the next call resumes a broken download.
 
     Args:
         source: the files.
-        data_dir: the data folder, which exists.
+        data_dir: the data folder, which must exist.
         base_url: another address to fetch the same files from (a mirror).
         progress: called with the bytes so far and the total (``None`` if the server does not say).
 
@@ -90,7 +90,7 @@ def _fetch_each(wanted: list[OfficialFile], source: Source, folder: Path, base_u
 
 
 def _fetch(file: OfficialFile, source: Source, folder: Path, base_url: str, report: Progress) -> Path:
-    """Fetch one file, resuming its ``.part``; it takes its name once its md5 is right."""
+    """Fetch one file, resuming its ``.part``; it gets its final name once its md5 is right."""
     path, part = folder / file.name, folder / f"{file.name}.part"
     if _is_right(file, folder):
         return path
@@ -102,7 +102,7 @@ def _fetch(file: OfficialFile, source: Source, folder: Path, base_url: str, repo
         except _BrokenConnectionError as broken:
             if attempt == ATTEMPTS:
                 raise DataError(
-                    f"{url} broke off: {broken}. {_bytes_of(part):,} bytes are kept in {part}; "
+                    f"{url} was interrupted: {broken}. {_bytes_of(part):,} bytes are kept in {part}; "
                     f"resume with: scn data get {source.name}"
                 ) from broken
     try:
@@ -110,7 +110,7 @@ def _fetch(file: OfficialFile, source: Source, folder: Path, base_url: str, repo
         check_md5(file, part, md5_of_file(part), source.name)
     except DataError as error:
         part.unlink()
-        raise DataError(f"What came from {url} was not right and has been removed. {error}") from error
+        raise DataError(f"The file from {url} was not right and has been removed. {error}") from error
     part.replace(path)
     return path
 
@@ -124,7 +124,7 @@ def _receive(url: str, part: Path, report: Progress) -> None:
             resumed = response.status == 206 and _range_start(response) == have
             if response.status == 206 and not resumed:
                 part.unlink()
-                raise _BrokenConnectionError("the server resumed at another position than the one asked for")
+                raise _BrokenConnectionError("the server resumed at another position than the one requested")
             _write(response, part, have if resumed else 0, report)
     except urllib.error.HTTPError as error:
         with error:
@@ -152,11 +152,11 @@ def _write(response: http.client.HTTPResponse, part: Path, start: int, report: P
             done += len(chunk)
             report(done, total)
     if total is not None and done < total:
-        raise _BrokenConnectionError(f"{done:,} of {total:,} bytes came")
+        raise _BrokenConnectionError(f"{done:,} of {total:,} bytes received")
 
 
 def _judge_refusal(error: urllib.error.HTTPError, url: str, part: Path, have: int, report: Progress) -> None:
-    """An HTTP error: 416 means that nothing is missing, or that ``part`` is too long; anything else ends here."""
+    """An HTTP error: 416 means that nothing is missing, or that ``part`` is too long; anything else is an error."""
     if error.code != 416 or not have:
         raise DataError(
             f"{url} answered {error.code} {error.reason}; try later, give another base_url, "
@@ -167,7 +167,7 @@ def _judge_refusal(error: urllib.error.HTTPError, url: str, part: Path, have: in
         report(have, have)
         return
     part.unlink()
-    raise _BrokenConnectionError("the file to be resumed was longer than the server's; it starts afresh") from error
+    raise _BrokenConnectionError("the file to be resumed was longer than the server's; starting over") from error
 
 
 def _range_start(response: http.client.HTTPResponse) -> int | None:
@@ -180,7 +180,7 @@ def _bytes_of(path: Path) -> int:
 
 
 def _unpack(archive: Path, wanted: list[OfficialFile], source: Source, folder: Path) -> None:
-    """Move the wanted files of a tar.gz into ``folder``: only regular files of the expected names, each checked."""
+    """Move the wanted files of a tar.gz into ``folder``: only regular files with the expected names, each checked."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpack-") as scratch:
         expected = {f"{source.folders[-1]}/{file.name}": file for file in wanted}
         try:

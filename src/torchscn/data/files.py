@@ -31,13 +31,13 @@ Content = tuple[Path, bytes]
 
 @dataclass(frozen=True)
 class OfficialFile:
-    """One file as its makers published it.
+    """One file as it was published.
 
     Args:
         name: its file name.
         md5: its official md5.
-        size: its bytes; ``None`` where only the md5 was published.
-        unpacked: the same content outside its compression, accepted instead.
+        size: its size in bytes; ``None`` if only the md5 was published.
+        unpacked: the same content uncompressed, accepted instead.
     """
 
     name: str
@@ -55,7 +55,7 @@ class OfficialFile:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from and where its files may lie.
+    """Where a data set comes from and where its files may be.
 
     Args:
         name: the data set.
@@ -63,7 +63,7 @@ class Source:
         train: the files of the training split.
         test: the files of the test split.
         base_url: the address the files or the archive are fetched from, with a final slash.
-        archive: the tar.gz that holds the files; ``None`` where they are fetched one by one.
+        archive: the tar.gz that holds the files; ``None`` if they are fetched one by one.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Source:
         return self.train if split == "train" else self.test
 
     def folder(self, data_dir: Path) -> Path:
-        """The folder under ``data_dir`` that holds most of the files; ours if none does."""
+        """The folder under ``data_dir`` that holds most of the files; ours if none holds any."""
         return min((data_dir / name for name in self.folders), key=lambda folder: len(self.missing(folder)))
 
     def missing(self, folder: Path) -> tuple[str, ...]:
@@ -100,8 +100,8 @@ def find_data_dir(data_dir: str | Path | None, *, create: bool = False) -> Path:
     """The data folder: the argument, else the environment variable ``TORCHSCN_DATA``.
 
     Args:
-        data_dir: a folder, or ``None`` to ask the environment.
-        create: make the folder if it does not exist, instead of complaining.
+        data_dir: a folder, or ``None`` to use the environment variable.
+        create: create the folder if it does not exist, instead of raising an error.
 
     Returns:
         The folder, which exists.
@@ -128,12 +128,12 @@ def read_split(source: Source, split: str, data_dir: Path) -> list[Content]:
 
 
 def read_checked(file: OfficialFile, folder: Path, source: Source) -> Content:
-    """Content of a file, after its size and md5 were found to be the official ones.
+    """Content of a file, after checking that its size and md5 are the official ones.
 
     Args:
         file: what is expected.
-        folder: where it should lie.
-        source: its data set, for the message.
+        folder: where it should be.
+        source: its data set, for the error message.
 
     Returns:
         The path that was read (of the unpacked form, if that is what was there) and its bytes.
@@ -153,7 +153,7 @@ def read_checked(file: OfficialFile, folder: Path, source: Source) -> Content:
 
 
 def check_size(file: OfficialFile, path: Path, dataset: str) -> None:
-    """``path`` has the official number of bytes."""
+    """Check that ``path`` has the official number of bytes."""
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         what = "is truncated" if size < file.size else "is too long"
@@ -161,7 +161,7 @@ def check_size(file: OfficialFile, path: Path, dataset: str) -> None:
 
 
 def check_md5(file: OfficialFile, path: Path, found: str, dataset: str) -> None:
-    """``found``, the md5 of ``path``, is the official one."""
+    """Check that ``found``, the md5 of ``path``, is the official one."""
     if found != file.md5:
         raise DataError(
             f"{path} is not the official {file.name}: expected md5 {file.md5}, found {found}. {how_to_get(dataset)}"

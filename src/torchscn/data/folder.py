@@ -1,7 +1,7 @@
 """Your own images: ``folder:PATH`` with one subfolder per class.
 
 Either ``PATH/train/CLASS/*`` and ``PATH/test/CLASS/*``, or ``PATH/CLASS/*``, of which a fifth becomes the test split:
-which images depends only on their class and file name, so adding images moves none of the old ones.
+which images depends only on their class and file name, so adding images does not move the old ones.
 """
 
 import hashlib
@@ -105,10 +105,10 @@ def read_image(path: str | Path, channels: int, size: tuple[int, int]) -> Tensor
         uint8 tensor ``(channels, height, width)``.
 
     Raises:
-        DataError: the file is missing or no image, or there is no such number of channels.
+        DataError: the file is missing or not an image, or the number of channels is not supported.
     """
     if channels not in (1, 3):
-        raise DataError(f"Image files have 1 channel (grey) or 3 (colour); {channels} were asked for.")
+        raise DataError(f"Image files have 1 channel (grey) or 3 (colour); {channels} were requested.")
     return _read(Path(path), _Format(*size, grey=channels == 1))
 
 
@@ -200,7 +200,7 @@ def _read(path: Path, image_format: _Format) -> Tensor:
 
 
 def _open(path: Path) -> "Image":
-    """Open an image: the header is read and judged, the pixels are not."""
+    """Open an image: the header is read and checked, the pixels are not."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -211,7 +211,7 @@ def _open(path: Path) -> "Image":
         raise _unreadable(path, error) from error
     if image.mode == "F" or image.mode.startswith("I"):
         image.close()
-        raise DataError(f"{path} has more than 8 bits a pixel (mode {image.mode}); convert it to 8 bits first.")
+        raise DataError(f"{path} has more than 8 bits per pixel (mode {image.mode}); convert it to 8 bits first.")
     return image
 
 

@@ -1,4 +1,4 @@
-"""Labelled images, wholly in memory."""
+"""Labelled images, entirely in memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ __all__ = ["ImageSet"]
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Labelled images of one size, wholly in memory.
+    """Labelled images of one size, entirely in memory.
 
     Args:
         name: what to call the set in messages and tables.

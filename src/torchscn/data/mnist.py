@@ -84,7 +84,7 @@ def parse_idx(content: bytes, path: Path, n_dims: int) -> Tensor:
         n_dims: how many axes it must have (3 for images, 1 for labels).
 
     Returns:
-        uint8 tensor with the shape the file announces.
+        uint8 tensor with the shape given in the file.
 
     Example:
         >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]), Path("labels"), n_dims=1)

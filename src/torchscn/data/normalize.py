@@ -1,4 +1,4 @@
-"""From bytes to numbers: scale to 0..1, subtract the training mean, divide by the spread if so asked."""
+"""From bytes to numbers: scale to 0..1, subtract the training mean, optionally divide by the spread."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Normalization:
 
     Args:
         mean: float32, one per channel ``(channels, 1, 1)`` or per pixel ``(channels, height, width)``.
-        std: float32, one per channel ``(channels, 1, 1)``; ones to leave the scale alone.
+        std: float32, one per channel ``(channels, 1, 1)``; ones leave the scale unchanged.
 
     Example:
         >>> black_and_white = torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1)
@@ -71,7 +71,7 @@ class Normalization:
             float32 tensor of that shape in channels_last memory.
 
         Raises:
-            ValueError: the mean is per pixel, of images of another size.
+            ValueError: the mean is per pixel and belongs to images of another size.
         """
         _check_bytes(images)
         if self.mean.shape[1:] != (1, 1) and self.mean.shape[1:] != images.shape[2:]:
@@ -107,7 +107,7 @@ def _channel_means(images: Tensor) -> tuple[Tensor, Tensor]:
 
 def _pixel_means(images: Tensor) -> tuple[Tensor, Tensor]:
     """Mean per pixel, and mean square per channel."""
-    # In pieces: torch widens what it sums, eight bytes a pixel.
+    # In pieces, because torch widens what it sums to eight bytes per pixel.
     total = torch.stack([piece.sum(0, dtype=torch.int64) for piece in images.split(PIECE)]).sum(0)
     return total.double() / (255 * len(images)), _channel_means(images)[1]
 

@@ -53,7 +53,7 @@ def _decode(files: Sequence[Content]) -> ImageSet:
 
 
 def parse_images(content: bytes, path: Path) -> Tensor:
-    """Decode images stored one colour after the other, each column by column.
+    """Decode images that are stored one colour after the other, each column by column.
 
     Args:
         content: the file's bytes; the number of images follows from their count.
@@ -69,7 +69,7 @@ def parse_images(content: bytes, path: Path) -> Tensor:
     """
     if len(content) % IMAGE_BYTES:
         raise DataError(
-            f"{path} holds {len(content):,} bytes, which is no whole number of {IMAGE_BYTES:,}-byte images. "
+            f"{path} holds {len(content):,} bytes, which is not a whole number of {IMAGE_BYTES:,}-byte images. "
             f"{how_to_get(SOURCE.name)}"
         )
     columns_first = np.frombuffer(content, dtype=np.uint8).reshape(-1, 3, SIDE, SIDE)

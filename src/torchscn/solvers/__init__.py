@@ -1,4 +1,4 @@
-"""Solvers of the normal form: one method a file, one signature, chosen by name."""
+"""Solvers of the normal form: one method per file, one signature, chosen by name."""
 
 from torchscn.solvers.active_set import active_set
 from torchscn.solvers.auto import auto

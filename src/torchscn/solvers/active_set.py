@@ -26,7 +26,7 @@ def active_set(problem: Problem, options: Options) -> Result:
     """Block principal pivoting from a support that coordinate descent proposes.
 
     Ends with a direct solve on the final support and a check of the optimality conditions, so the residual is at
-    rounding level whatever ``tol`` (which it does not need). At most 100 changes of support unless ``max_iter`` says
+    rounding level; ``tol`` is not used. At most 100 changes of support unless ``max_iter`` says
     otherwise; a signal still changing then is reported as not converged.
 
     References:
@@ -36,7 +36,9 @@ def active_set(problem: Problem, options: Options) -> Result:
     if isinstance(problem.constraint, OnSupport):
         return _solve_linear(problem, problem.constraint.mask > 0)
     if not can_finish(problem):
-        raise ValueError(f"solver='active_set' does not know the constraint {problem.constraint.kind!r}; use 'fista'.")
+        raise ValueError(
+            f"solver='active_set' does not support the constraint {problem.constraint.kind!r}; use 'fista'."
+        )
     start = problem.start()
     proposal = coordinate(replace(problem, affine=None, in_place=False), _START).codes if start is None else start
     rhs, gram = problem.linear().detach(), problem.gram.detach()
@@ -50,7 +52,7 @@ def active_set(problem: Problem, options: Options) -> Result:
 
 
 def can_finish(problem: Problem) -> bool:
-    """Whether :func:`active_set` knows the constraint of the problem."""
+    """Whether :func:`active_set` supports the constraint of the problem."""
     return isinstance(problem.constraint, (NonNegative, OnSupport))
 
 
@@ -102,7 +104,7 @@ class _Pivoting:
         return torch.where(inside, codes < code_floor, (grad < grad_floor) & usable)
 
     def _solved(self, rows: Tensor) -> Tensor:
-        """Whether the gradient on the support is zero, as far as a factorisation in this number type can tell."""
+        """Whether the gradient on the support is zero, as far as a factorisation in this dtype can tell."""
         codes, rhs = self.codes[rows], self.rhs[rows]
         grad = torch.where(self.support[rows], codes @ self.gram - rhs, 0.0)
         terms = codes.abs() @ self.gram.abs() + rhs.abs()
@@ -137,10 +139,10 @@ def _solve_on_support(rhs: Tensor, gram: Tensor, support: Tensor, width: int) ->
     """``G_SS a_S = rhs_S``, zero off the support, by Cholesky with a rounding-level ridge and two refinements.
 
     Args:
-        rhs: right sides, signals x atoms.
+        rhs: right-hand sides, signals x atoms.
         gram: the matrix of all atoms.
         support: which atoms take part, signals x atoms.
-        width: size of the largest support; only so many unknowns are kept of each row.
+        width: size of the largest support; only that many unknowns are kept per row.
     """
     # Atoms of the support first, in their order; a smaller support is filled up with unknowns that stay zero.
     atoms = support.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :width]

@@ -18,7 +18,7 @@ def auto(problem: Problem, options: Options) -> Result:
 
     On a CPU, signals too ill-conditioned for 1,000 sweeps are finished by the exact solver, unless ``max_iter`` is
     given: then it caps the sweeps and the rest is reported as not converged. A problem that is solved in place cannot
-    be finished so: its right-hand side is gone.
+    be finished this way, because its right-hand side is overwritten.
     """
     if problem.rhs.device.type != "cpu":
         return fista(problem, options)

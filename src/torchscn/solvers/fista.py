@@ -45,7 +45,7 @@ class _Step:
         scale = 1 / _largest_eigenvalue(gram)
         # y - scale * (y G - rhs) = y contraction + target
         self.contraction = torch.eye(len(gram), dtype=gram.dtype, device=gram.device) - scale * gram
-        # Without energy there is nothing to pull an atom back: its code stays 0.
+        # Nothing pulls the code of an atom without energy back, so it stays 0.
         self.target = scale * problem.linear() * problem.has_energy()
         self.project = problem.constraint.project
         self.restart = restart

@@ -1,4 +1,4 @@
-"""What solvers share: the loop with its stopping rule, and what becomes of signals that are not finite."""
+"""What solvers share: the loop with its stopping rule, and the handling of signals that are not finite."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ __all__ = ["iterate", "mark_bad_signals", "reachable_tol"]
 
 
 def reachable_tol(options: Options, gram: Tensor) -> float:
-    """The tolerance, raised to what the number type can show; exactly 0 stands for a fixed number of steps."""
+    """The tolerance, raised to what the dtype can resolve; exactly 0 means a fixed number of steps."""
     if options.has_fixed_steps:
         return 0.0
     return max(options.tol, torch.finfo(gram.dtype).eps * max(4.0, math.sqrt(gram.shape[-1]) / 2))
@@ -25,7 +25,7 @@ def iterate(
     """Apply ``step`` until no code of any signal changes by more than ``tol`` times its largest code.
 
     Args:
-        step: codes to the next codes and the largest change of every signal.
+        step: maps codes to the next codes and the largest change of every signal.
         codes: ``(n_signals, n_atoms)`` to start from.
         tol: relative accuracy; 0 runs ``max_iter`` steps.
         max_iter: cap on the steps.
@@ -33,7 +33,7 @@ def iterate(
     Returns:
         codes, converged ``(n_signals,)``, steps taken.
     """
-    # On other devices reading the stopping test waits for the device, so it is read rarely.
+    # On other devices, reading the stopping test waits for the device, so it is read rarely.
     check_every = 1 if codes.device.type == "cpu" else 10
     done = torch.zeros(codes.shape[:-1], dtype=torch.bool, device=codes.device)
     n_iter = 0

@@ -17,7 +17,7 @@ SOLVERS: Registry[Solver] = Registry("solver")
 def register_solver(name: str) -> Callable[[Solver], Solver]:
     """Decorator: make a solver usable as ``solver=name`` everywhere.
 
-    It must converge to the optimum of the problem it is given, or say with ``converged`` where it did not.
+    It must converge to the optimum of the problem it is given, or report in ``converged`` where it did not.
 
     Example:
         >>> @register_solver("scaled")

@@ -1,6 +1,6 @@
 """Training: settings, loop, checkpoints, evaluation. :func:`fit` is the loop, :func:`train` fills it from settings.
 
-Names are imported when they are first used, so that settings and recipes can be read without torch.
+Names are imported on first use, so that settings and recipes can be read without torch.
 """
 
 from torchscn.lazy import lazy_names

@@ -1,6 +1,6 @@
-"""Checkpoints: tensors in safetensors, numbers in its header, written whole or not at all.
+"""Checkpoints: tensors in safetensors, numbers in its header, written atomically.
 
-The file before the last is kept. A checkpoint that does not read (a disk that lied, a file cut short) falls back to it.
+The previous file is kept, as a fallback for a checkpoint that cannot be read (a faulty disk, a truncated file).
 """
 
 import json
@@ -37,11 +37,11 @@ class Checkpoint:
     numbers: dict[str, Any] = field(default_factory=dict)
 
     def restore_model(self, model: nn.Module, group: str = "model") -> None:
-        """Put a group's weights into ``model``."""
+        """Load the weights of a group into ``model``."""
         fill_model(model, self.tensors[group], source="the checkpoint")
 
     def restore_optimizer(self, optimizer: Optimizer) -> None:
-        """Put the state of the optimizer back; parameter groups keep their own settings."""
+        """Restore the state of the optimizer; parameter groups keep their own settings."""
         state = optimizer.state_dict()
         state["state"] = {}
         for name, value in self.tensors.get("optimizer", {}).items():
@@ -51,7 +51,7 @@ class Checkpoint:
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """The tensors an optimizer keeps, by index of the parameter and name."""
+    """The tensors an optimizer keeps, by parameter index and name."""
     return {
         f"{index}.{key}": value
         for index, entries in optimizer.state_dict()["state"].items()
@@ -61,12 +61,12 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; at every moment the folder holds a whole one."""
+    """Write a checkpoint; at every moment the folder holds a complete one."""
     temporary, current = folder / "checkpoint.next.safetensors", folder / CURRENT
     try:
         write_groups(temporary, checkpoint.tensors, {"numbers": json.dumps(checkpoint.numbers)})
     except OSError as error:
-        advice = " The checkpoint before it is whole: resume from there with --resume." if current.exists() else ""
+        advice = " The previous checkpoint is intact: use --resume to resume from it." if current.exists() else ""
         raise OSError(f"{error}{advice}") from error
     if current.exists():
         os.replace(current, folder / PREVIOUS)
@@ -74,7 +74,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(folder: Path) -> tuple[Checkpoint, str | None]:
-    """The newest checkpoint that reads, and a sentence about the newer one if that did not.
+    """The newest readable checkpoint, and a sentence about the newer one if that cannot be read.
 
     Raises:
         CheckpointError: there is none.
@@ -87,7 +87,7 @@ def load_checkpoint(folder: Path) -> tuple[Checkpoint, str | None]:
         try:
             return _read(path), problem
         except (safetensors.SafetensorError, OSError, RuntimeError, ValueError, KeyError) as error:
-            problem = f"{path} does not read ({error}); falling back to the checkpoint before it."
+            problem = f"{path} cannot be read ({error}); falling back to the previous checkpoint."
     raise CheckpointError(problem or f"{folder} holds no checkpoint.")
 
 

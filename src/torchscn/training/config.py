@@ -38,9 +38,9 @@ class ConfigError(ValueError):
 class TrainConfig(Settings):
     """Everything that decides the result of a run, apart from the machine.
 
-    It looks like one flat table, here as in recipes, run folders and on the command line: the options of the network
-    (:class:`torchscn.NetworkOptions`) stand beside the other settings. Those that are not set keep the default of the
-    network or of the preset, and read as None.
+    It is one flat table, here as in recipes, in run folders and on the command line: the options of the network
+    (:class:`torchscn.NetworkOptions`) are listed with the other settings. Options that are not set keep the default of
+    the network or of the preset, and read as None.
 
     Example:
         >>> config = TrainConfig(model="scn2", lr=0.05, tol=1e-3)
@@ -49,23 +49,21 @@ class TrainConfig(Settings):
     """
 
     # Data
-    data: str = setting("digits", "a name of `scn data`, or folder:PATH")
+    data: str = setting("digits", "a name listed by `scn data`, or folder:PATH")
     validation: int = setting(
         0, "training images held out and tested on instead of the test set", at_least=0, whole=True
     )
-    limit: int = setting(0, "use only so many training images, for a quick try; 0: all", at_least=0, whole=True)
-    mean: str = setting("channel", "what mean to subtract", choices=("channel", "pixel"))
+    limit: int = setting(0, "use only this many training images, for a quick try; 0: all", at_least=0, whole=True)
+    mean: str = setting("channel", "which mean to subtract", choices=("channel", "pixel"))
     divide_std: bool = setting(False, "also divide by the standard deviation per channel")
-    shift: int = setting(0, "random shift, up to so many pixels", at_least=0, whole=True)
+    shift: int = setting(0, "random shift, up to this many pixels", at_least=0, whole=True)
     flip: bool = setting(False, "random horizontal flip")
     cutout: int = setting(0, "side of a random square set to zero", at_least=0, whole=True)
     per_image: bool = setting(True, "draw the augmentation for each image; false: once per batch, as in the paper")
 
     # Model
-    model: str = setting("scn1", "a name of torchscn.list_models()")
-    preset: str | None = setting(
-        None, "options as the authors' program or the paper's text has them", choices=tuple(PRESETS)
-    )
+    model: str = setting("scn1", "one of torchscn.list_models()")
+    preset: str | None = setting(None, "options as in the authors' program or the paper's text", choices=tuple(PRESETS))
     options: Mapping[str, Any] = field(default_factory=dict)  # the options of the network that are set
 
     # Optimisation
@@ -79,18 +77,18 @@ class TrainConfig(Settings):
         0.0, "epochs of linear rise before cosine or steps; for onecycle, the share of the run spent rising", at_least=0
     )
     milestones: tuple[int, ...] = setting((), 'epochs after which "steps" divides the rate by ten')
-    momentum: float = setting(0.9, "of the gradient descent", at_least=0, below=1)
+    momentum: float = setting(0.9, "momentum of the gradient descent", at_least=0, below=1)
     nesterov: bool = setting(False, "look ahead along the momentum")
     weight_decay: float = setting(5e-4, "on everything, lam1 included", at_least=0)
-    clip: float = setting(0.0, "scale gradients of a larger norm down to it; 0: never", at_least=0)
+    clip: float = setting(0.0, "scale gradients with a larger norm down to this norm; 0: never", at_least=0)
     label_smoothing: float = setting(0.0, "share of the label spread over all classes", at_least=0, below=1)
     ema: float = setting(
-        0.0, "decay of averaged weights, which are then evaluated and kept; 0: none", at_least=0, below=1
+        0.0, "decay of averaged weights, which are then evaluated and saved; 0: none", at_least=0, below=1
     )
-    seed: int = setting(0, "of initial weights, order and augmentation", whole=True)
+    seed: int = setting(0, "seed of initial weights, order and augmentation", whole=True)
 
     # Record
-    checkpoint_seconds: float = setting(60.0, "time between checkpoints inside an epoch", at_least=0)
+    checkpoint_seconds: float = setting(60.0, "seconds between checkpoints within an epoch", at_least=0)
     tensorboard: bool = setting(False, "also write event files into the run folder")
 
     def __init__(self, **settings: Any) -> None:
@@ -119,18 +117,18 @@ class TrainConfig(Settings):
             raise ValueError("nesterov needs a momentum above 0.")
 
     def make_model(self, num_classes: int, in_channels: int, overrides: Mapping[str, Any] | None = None) -> "Network":
-        """The network these settings describe, with other options where ``overrides`` gives them."""
+        """The network these settings describe, with the options in ``overrides`` changed."""
         from torchscn.models import MODELS
 
         options = choose_options(self.preset, self.options, overrides or {})
         return MODELS[self.model](num_classes, in_channels, options)
 
     def model_options(self) -> dict[str, Any]:
-        """The options of :func:`torchscn.create_model` that are set, the preset among them."""
+        """The options of :func:`torchscn.create_model` that are set, including the preset."""
         return ({} if self.preset is None else {"preset": self.preset}) | dict(self.options)
 
     def flat(self) -> dict[str, Any]:
-        """All settings in one table, options of the network that are set among them."""
+        """All settings in one table, including the options of the network that are set."""
         table = asdict(self)
         options: dict[str, Any] = table.pop("options")
         return table | options
@@ -149,10 +147,10 @@ class TrainConfig(Settings):
         return Augmentation(shift=self.shift, flip=self.flip, cutout=self.cutout, per_image=self.per_image)
 
     def override(self, settings: Mapping[str, Any]) -> "TrainConfig":
-        """These settings with others instead; texts are read as the setting's type.
+        """A copy with some settings changed; strings are converted to the setting's type.
 
         Raises:
-            ConfigError: an unknown setting (a near miss is suggested) or a value of the wrong type.
+            ConfigError: an unknown setting (the closest one is suggested) or a value of the wrong type.
 
         Example:
             >>> TrainConfig().override({"lr": "0.05", "flip": "true", "max-iter": "none"}).options
@@ -165,7 +163,7 @@ class TrainConfig(Settings):
         return replace(self, **own, options={**self.options, **options})
 
     def to_json(self) -> str:
-        """The settings as JSON text, as kept in a run folder."""
+        """The settings as JSON text, as saved in a run folder."""
         written = {
             name: _NONE if value is None and name in self.options else value for name, value in self.flat().items()
         }
@@ -182,7 +180,7 @@ _TYPES: dict[str, Any] = typing.get_type_hints(NetworkOptions) | _OWN_TYPES
 
 
 class SettingDescription(NamedTuple):
-    """A setting for people."""
+    """A setting, described for people."""
 
     group: str
     name: str
@@ -195,7 +193,7 @@ _GROUPS = {"data": "data", "model": "model", "epochs": "optimisation", "checkpoi
 
 
 def describe_settings() -> list[SettingDescription]:
-    """Every setting a recipe may hold, in groups.
+    """Every setting a recipe may contain, in groups.
 
     Example:
         >>> describe_settings()[0][:3]
@@ -245,7 +243,7 @@ def load_recipe(name: str) -> TrainConfig:
     """A recipe of the package by name, or any TOML file by path.
 
     Raises:
-        ConfigError: no such recipe (a near miss is suggested), or one that does not read.
+        ConfigError: no such recipe (the closest one is suggested), or one that cannot be read.
 
     Example:
         >>> load_recipe("digits").data
@@ -263,14 +261,14 @@ def load_recipe(name: str) -> TrainConfig:
 
 
 def read_config(path: Path) -> TrainConfig:
-    """Settings kept by :meth:`TrainConfig.to_json`."""
+    """Settings saved by :meth:`TrainConfig.to_json`."""
     try:
         settings = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise ConfigError(f"{path.parent} is no run folder: it has no {path.name}.") from error
+        raise ConfigError(f"{path.parent} is not a run folder: it has no {path.name}.") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not readable JSON: {error}") from error
-    # A null is a setting that was not made; one that was made to be nothing is written out.
+    # A null is a setting that was not set; one that was set to None is written as a word.
     return TrainConfig().override({name: value for name, value in settings.items() if value is not None})
 
 

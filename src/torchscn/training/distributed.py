@@ -1,6 +1,6 @@
-"""More than one process: torchrun starts them, DistributedDataParallel averages their gradients.
+"""Multiple processes: torchrun starts them, DistributedDataParallel averages their gradients.
 
-Every rank takes its share of each global batch, and batch norm takes its statistics over all of them, so N ranks do
+Every rank takes its share of each global batch, and batch norm computes its statistics over all of them, so N ranks do
 what one process does on the same global batch (up to rounding).
 """
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class Process:
-    """This process's place among all: rank, how many there are, and its device."""
+    """This process among all: its rank, the number of processes, and its device."""
 
     def __init__(self, rank: int = 0, world_size: int = 1, device: torch.device | None = None):
         self.rank, self.world_size = rank, world_size
@@ -36,20 +36,20 @@ class Process:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the one that prints and writes."""
+        """Whether this is the process that prints and writes."""
         return self.rank == 0
 
 
 def start_process(device: str = "auto") -> Process:
-    """Join the other processes if torchrun started this one; otherwise be alone.
+    """Join the other processes if torchrun started this one; otherwise run alone.
 
     Args:
-        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA where there is one.
+        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA if available.
     """
     checks.check_choice("device", device, ("auto", "cpu", "cuda"))
     use_cuda = torch.cuda.is_available() if device == "auto" else device == "cuda"
     if use_cuda and not torch.cuda.is_available():
-        raise ValueError("device='cuda' was asked for, but torch finds no CUDA device; use device='cpu'.")
+        raise ValueError("device='cuda' was requested, but torch finds no CUDA device; use device='cpu'.")
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     place = torch.device("cuda", local_rank) if use_cuda else torch.device("cpu")
     if "RANK" not in os.environ:
@@ -58,7 +58,7 @@ def start_process(device: str = "auto") -> Process:
         torch.cuda.set_device(place)
     if not dist.is_initialized():
         store, rank, world_size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
-        # After a restart torchrun's store still holds the addresses of the processes before; a prefix hides them.
+        # After a restart, torchrun's store still holds the addresses of the previous processes; a prefix hides them.
         store = dist.PrefixStore(f"start {_n_restarts()}", store)  # type: ignore[attr-defined]
         dist.init_process_group("nccl" if use_cuda else "gloo", store=store, rank=rank, world_size=world_size)
     return Process(dist.get_rank(), dist.get_world_size(), place)
@@ -92,7 +92,7 @@ def wrap(model: nn.Module, process: Process) -> nn.Module:
 
 
 def synchronize_norms(model: nn.Module) -> None:
-    """Let every ``BatchNorm2d`` inside ``model`` take its statistics over all ranks, in place; names do not change."""
+    """Make every ``BatchNorm2d`` in ``model`` compute its statistics over all ranks, in place; names do not change."""
     for module in model.modules():
         if type(module) is nn.BatchNorm2d:
             module.__class__ = SyncedBatchNorm2d
@@ -101,7 +101,7 @@ def synchronize_norms(model: nn.Module) -> None:
 class SyncedBatchNorm2d(nn.BatchNorm2d):
     """``BatchNorm2d`` over the batches of all ranks, on any device (torch's own needs CUDA)."""
 
-    evaluates_as_batch_norm = True  # so that evaluation may take it together with the layer before it
+    evaluates_as_batch_norm = True  # so that evaluation may fuse it with the layer before it
 
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training and dist.is_initialized() and dist.get_world_size() > 1):
@@ -161,7 +161,7 @@ class _SyncedNorm(torch.autograd.Function):
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
-    """The sum of every rank's values; the values themselves when alone."""
+    """The sum of every rank's values; with one process, the values themselves."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         dist.all_reduce(values)
     return values

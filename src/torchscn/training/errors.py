@@ -1,4 +1,4 @@
-"""What can end a run early, for callers that must not import torch to catch it."""
+"""What can end a run early, for callers that must be able to catch it without importing torch."""
 
 __all__ = ["Interrupted"]
 

@@ -16,7 +16,7 @@ __all__ = ["Evaluation", "evaluate"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a classifier did."""
+    """How well a classifier did."""
 
     confusion: Tensor  # (n_classes, n_classes): how often class row was taken for class column
     loss: float  # mean cross-entropy
@@ -42,7 +42,7 @@ def evaluate(
     """Run ``model`` in evaluation mode over one pass of ``batches``; with several ranks, each takes its share.
 
     Args:
-        model: images to one score per class.
+        model: maps images to one score per class.
         batches: unshuffled and unaugmented, usually with ``drop_last=False``.
         device: where the model is.
         progress: called after every batch with the number of images done.
@@ -60,7 +60,9 @@ def evaluate(
                     continue
                 scores = model(x.to(device)).cpu()
                 if scores.shape[1] != n_classes:
-                    raise ValueError(f"the model gives {scores.shape[1]} scores, the images have {n_classes} classes.")
+                    raise ValueError(
+                        f"the model gives {scores.shape[1]} scores, but the images have {n_classes} classes."
+                    )
                 total_loss += float(F.cross_entropy(scores, labels, reduction="sum"))
                 confusion += torch.bincount(labels * n_classes + scores.argmax(1), minlength=n_classes**2).view(
                     n_classes, n_classes

@@ -40,7 +40,7 @@ class DivergenceError(RuntimeError):
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a finished run gives back."""
+    """The result of a finished run."""
 
     model: nn.Module  # with the weights that were evaluated last (averaged ones with ema)
     normalization: Normalization
@@ -74,12 +74,12 @@ def train(
 ) -> TrainResult:
     """Train the model of ``config`` on its data; the files of the run go to ``run_dir``.
 
-    Under ``torchrun`` every process takes its share of each batch, and a restarted one resumes by itself.
+    Under ``torchrun``, every process takes its share of each batch, and a restarted one resumes automatically.
 
     Args:
         config: all settings.
-        run_dir: folder of the run; made if needed.
-        data_dir: where the data sets are; None takes ``TORCHSCN_DATA``.
+        run_dir: folder of the run; created if needed.
+        data_dir: where the data sets are; None uses ``TORCHSCN_DATA``.
         resume: continue from the folder's checkpoint, exactly as if the run had never stopped.
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
         quiet: print nothing.
@@ -101,17 +101,17 @@ def load_data(config: TrainConfig, data_dir: Path | None) -> tuple[ImageSet, Ima
     else:
         test_set = data.load(config.data, "test", data_dir)
     if config.limit:
-        # At random: a folder's images come sorted by class.
+        # At random, because the images of a folder are sorted by class.
         order = torch.randperm(len(train_set), generator=torch.Generator().manual_seed(0))
         train_set = train_set.take(order[: config.limit].sort().values)
     return train_set, test_set
 
 
 def evaluation_batches(trained: TrainedModel, data_dir: Path | None, batch_size: int = 256) -> Batches:
-    """The images a run is tested on, as its network takes them.
+    """The images a run is tested on, preprocessed for its network.
 
     Raises:
-        ValueError: the data set has other classes than the one the network was trained on.
+        ValueError: the data set has different classes from the one the network was trained on.
     """
     model = trained.model
     assert model.normalization is not None
@@ -122,7 +122,7 @@ def evaluation_batches(trained: TrainedModel, data_dir: Path | None, batch_size:
         test_set = data.load(config.data, "test", data_dir)
     if test_set.classes != model.classes:
         raise ValueError(
-            f"the network was trained on {model.num_classes} classes, {config.data!r} here has "
+            f"the network was trained on {model.num_classes} classes, but {config.data!r} has "
             f"{len(test_set.classes)}: is this the same data?"
         )
     return Batches(test_set, batch_size, model.normalization, shuffle=False, drop_last=False, prefetch=True)
@@ -142,14 +142,14 @@ def fit(
     """Train any classifier on any images with the optimisation settings of ``config``.
 
     Args:
-        model: images ``(batch, channels, height, width)`` to one score per class; ``lam1`` of the sparse coding layers
-            inside is kept non-negative.
+        model: maps images ``(batch, channels, height, width)`` to one score per class; ``lam1`` of its sparse coding
+            layers is kept non-negative.
         train_set: images to train on.
         test_set: images to test on after every epoch.
         config: settings; those about data and model are only recorded.
         run_dir: folder of the run.
         resume: continue from the folder's checkpoint.
-        process: this process among others, from :func:`torchscn.training.start_process`.
+        process: this process among all, from :func:`torchscn.training.start_process`.
         quiet: print nothing.
 
     Raises:
@@ -195,7 +195,7 @@ def fit(
             average.restore(checkpoint.tensors["ema"])
         position = Position(**checkpoint.numbers["position"])
         if not process.is_main:
-            # The checkpoint holds the main process's sums; the others' are lost with the restart.
+            # The checkpoint holds the main process's sums; those of the others are lost in a restart.
             position = Position(position.epoch, position.batch, seconds=position.seconds)
         metrics = [entry for entry in run.read_metrics() if entry["epoch"] <= position.epoch]
         if process.is_main and position.epoch < config.epochs:
@@ -282,7 +282,7 @@ def fit(
 
 
 def _check_folder(run: RunFolder, resume: bool) -> None:
-    """A new run overwrites nothing, and one to resume is there."""
+    """Check that a new run overwrites nothing, and that a run to resume exists."""
     if run.has_checkpoint():
         if not (resume or was_restarted()):
             raise ConfigError(f"{run.path} already holds a run; continue it (--resume) or choose another --run-dir.")
@@ -293,13 +293,13 @@ def _check_folder(run: RunFolder, resume: bool) -> None:
 
 
 def _check_scores(model: nn.Module, sample: Tensor, images: ImageSet) -> None:
-    """One score for each class, or an error before any time is spent."""
+    """Check that there is one score for each class, before any time is spent."""
     with torch.no_grad():
         scores = model.eval()(sample)
     expected = (len(sample), len(images.classes))
     if scores.shape != expected:
         raise ValueError(
-            f"the model makes an output of shape {tuple(scores.shape)} of {len(sample)} images of "
+            f"the model's output has shape {tuple(scores.shape)} for {len(sample)} images of "
             f"{len(images.classes)} classes; it should be {expected}."
         )
 
@@ -331,7 +331,7 @@ class AveragedWeights:
         self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
 
     def update(self, model: nn.Module, step: int) -> None:
-        """Move towards the model's state; early on faster, so that the start is forgotten."""
+        """Move towards the model's state; faster early on, so that the start is forgotten."""
         decay = min(self.decay, (1 + step) / (10 + step))
         with torch.no_grad():
             for name, value in model.state_dict().items():
@@ -349,7 +349,7 @@ class AveragedWeights:
 
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[None]:
-        """The averaged weights in the model for a while, then its own again."""
+        """Put the averaged weights into the model temporarily, then restore its own."""
         own = {name: value.detach().clone() for name, value in model.state_dict().items()}
         self.copy_to(model)
         try:
@@ -365,7 +365,7 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """A list that fills when Ctrl-C or a termination signal arrives, so that the step at hand can finish."""
+    """A list that fills when Ctrl-C or a termination signal arrives, so that the current step can finish."""
     received: list[int] = []
 
     def note(number: int, frame: types.FrameType | None) -> None:
@@ -385,7 +385,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 def _any_rank(flag: bool, process: Process) -> bool:
-    """Whether the flag is up in any process: all must stop at the same step, or the others wait for it forever."""
+    """Whether the flag is set in any process: all must stop at the same step, or the others wait for it forever."""
     if process.world_size == 1:
         return flag
     return bool(sum_over_ranks(torch.tensor(float(flag), device=process.device)))
@@ -395,5 +395,5 @@ def _check_finite(loss: float, position: Position, config: TrainConfig) -> None:
     if not math.isfinite(loss):
         raise DivergenceError(
             f"the loss became {loss} in epoch {position.epoch + 1}, batch {position.batch}. Try a lower lr (now "
-            f"{config.lr}), a few epochs of warmup, or a larger lam2; a checkpoint from before may still be good."
+            f"{config.lr}), a few epochs of warmup, or a larger lam2; an earlier checkpoint may still be good."
         )

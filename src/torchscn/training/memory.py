@@ -13,8 +13,8 @@ _NEVER = 2**31 - 1
 def keep_freed_memory() -> None:
     """Let this process keep freed memory for later tensors instead of giving it back to the system each time.
 
-    A training step frees and asks for the same large blocks again and again; having the system hand out (and clear)
-    them anew costs several per cent of a step. Does nothing where the C library is not glibc.
+    A training step frees and requests the same large blocks again and again; having the system hand out (and clear)
+    them each time costs several per cent of a step. Does nothing where the C library is not glibc.
 
     Example:
         >>> keep_freed_memory()

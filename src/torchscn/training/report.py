@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar, one line per epoch, warnings, a picture at the end."""
+"""What a person sees of a run: a progress bar, one line per epoch, warnings, a picture at the end."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,12 @@ __all__ = ["Reporter"]
 
 
 class Reporter:
-    """Tells a person how a run goes; a quiet one only writes the picture and the event files.
+    """Reports the progress of a run; if quiet, it only writes the picture and the event files.
 
     Args:
-        run: where these go.
+        run: the folder for these files.
         config: settings of the run.
-        is_main: whether this is the process that speaks and writes for all.
+        is_main: whether this is the process that prints and writes for all.
         quiet: print nothing.
     """
 
@@ -61,7 +61,7 @@ class Reporter:
         self.console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
 
     def step(self, position: "Position", n_batches: int, world_size: int) -> None:
-        """Move the bar: loss, error and speed of the epoch so far, time left to the end of the run."""
+        """Advance the bar: loss, error and speed of the epoch so far, time left until the end of the run."""
         if self.task is None:
             total = self.config.epochs * n_batches
             done = position.epoch * n_batches + position.batch - 1
@@ -76,7 +76,7 @@ class Reporter:
         )
 
     def epoch(self, entry: dict[str, Any], certificates: list[LayerCertificate]) -> None:
-        """One line for the epoch, and a warning for every layer whose codes are not what they should be."""
+        """Print one line for the epoch, and a warning for every layer whose codes are not as they should be."""
         sweeps = [c.iterations for c in certificates]
         codes = [c.active for c in certificates]
         layers = ""
@@ -99,7 +99,7 @@ class Reporter:
             if certificate.dead > 0.5:
                 self.warn(
                     f"layer {certificate.name}: {100 * certificate.dead:.0f}% of its atoms are used by no patch; a "
-                    f"lower weight_decay or lam1 (now {certificate.lam1:.3g}) may wake them."
+                    f"lower weight_decay or lam1 (now {certificate.lam1:.3g}) may revive them."
                 )
         if self.events is not None:
             for name, value in entry.items():
@@ -110,7 +110,7 @@ class Reporter:
                     self.events.add_scalar(f"{name}/{certificate.name}", getattr(certificate, name), entry["epoch"])
 
     def finish(self, metrics: list[dict[str, Any]]) -> None:
-        """The picture, and where everything is."""
+        """Draw the picture, and say where everything is."""
         drawn = draw_curves(self.run.curves, metrics, title=f"{self.config.model} on {self.config.data}")
         if metrics:
             error = metrics[-1]["test_error"]

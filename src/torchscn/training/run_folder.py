@@ -63,7 +63,7 @@ class RunFolder:
             _write_text(self.environment, json.dumps(describe_environment(), indent=2) + "\n")
 
     def note_resumption(self, n_epochs: int) -> None:
-        """Keep the environment in which a run is resumed after so many epochs, in a list ``resumed``."""
+        """Record the environment in which a run is resumed after ``n_epochs`` epochs, in a list ``resumed``."""
         environment = json.loads(self.environment.read_text())
         environment.setdefault("resumed", []).append({"after_epochs": n_epochs, **describe_environment()})
         _write_text(self.environment, json.dumps(environment, indent=2) + "\n")
@@ -85,7 +85,7 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A network out of a run, ready to use."""
+    """A trained network, ready to use."""
 
     model: Network  # knows its preprocessing and classes
     config: TrainConfig
@@ -93,19 +93,19 @@ class TrainedModel:
 
 
 def load_trained(source: str | Path, overrides: Mapping[str, Any] | None = None) -> TrainedModel:
-    """A trained network: that of a run folder, or one that comes with the package.
+    """Load a trained network: that of a run folder, or one that comes with the package.
 
-    Of a run that is not finished it takes the weights of the last checkpoint.
+    If the run is not finished, the weights of the last checkpoint are used.
 
     Args:
-        source: a run folder, or a name of :func:`torchscn.list_pretrained`.
-        overrides: options of the solver to use instead (``solver``, ``tol``, ``max_iter``); what belonged to another
-            solver goes with it, see :meth:`torchscn.Options.change`.
+        source: a run folder, or a name from :func:`torchscn.list_pretrained`.
+        overrides: solver options to use instead (``solver``, ``tol``, ``max_iter``); a new solver resets those chosen
+            for the old one, see :meth:`torchscn.Options.change`.
 
     Raises:
         ValueError: there is neither a folder nor a network of that name.
-        ConfigError: this is no run folder.
-        CheckpointError: it holds no weights, or of another network.
+        ConfigError: this is not a run folder.
+        CheckpointError: it holds no weights, or those of another network.
 
     Example:
         >>> load_trained("scn4-mnist", {"tol": 1e-4}).model.classes[:3]
@@ -143,12 +143,12 @@ def _weights_so_far(run: RunFolder, config: TrainConfig) -> tuple[TrainedWeights
 
 
 def _write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file atomically."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text)
     os.replace(temporary, path)
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Numbers that training changes."""
+    """The number of trainable parameters."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
