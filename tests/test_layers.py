@@ -266,6 +266,8 @@ def test_options_are_read_and_assigned_on_the_layer():
         None,
         0.1,
     )
+    layer.stride = (2, 2)
+    assert layer(torch.randn(1, 3, 6, 6)).shape == (1, 4, 3, 3)
     with pytest.raises(ValueError, match="tol"):
         layer.tol = -1.0
     with pytest.raises(TypeError, match="Did you mean 'max_iter'"):

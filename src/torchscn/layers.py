@@ -24,19 +24,26 @@ __all__ = ["CodingLayer", "SparseCoding", "SparseCoding1d", "SparseCoding2d", "a
 T = TypeVar("T")
 
 
-class _Option(Generic[T]):
-    """An option of a layer, read and assigned as an attribute; an invalid value is rejected immediately."""
+class _Part(Generic[T]):
+    """A field of a frozen object that a layer holds, read and assigned as an attribute of the layer itself.
+
+    Args:
+        holder: the layer's attribute that holds the object; an assignment replaces it by one with the new value.
+    """
+
+    def __init__(self, holder: str):
+        self.holder = holder
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, layer: "CodingLayer", owner: type | None = None) -> T:
-        value: T = getattr(layer.options, self.name)
+    def __get__(self, layer: Any, owner: type | None = None) -> T:
+        found: Any = self if layer is None else getattr(getattr(layer, self.holder), self.name)
+        value: T = found
         return value
 
-    def __set__(self, layer: "CodingLayer", value: T) -> None:
-        given: dict[str, Any] = {self.name: value}
-        layer.options = replace(layer.options, **given)
+    def __set__(self, layer: Any, value: T) -> None:
+        setattr(layer, self.holder, replace(getattr(layer, self.holder), **{self.name: value}))
 
 
 class CodingLayer(nn.Module):
@@ -57,13 +64,13 @@ class CodingLayer(nn.Module):
 
     dictionary: nn.Parameter
     lam1: nn.Parameter
-    lam2 = _Option[float]()
-    unit_norm = _Option[bool]()
-    solver = _Option[str]()
-    tol = _Option[float]()
-    max_iter = _Option[int | None]()
-    grad = _Option[str]()
-    stop = _Option[str]()
+    lam2 = _Part[float]("options")
+    unit_norm = _Part[bool]("options")
+    solver = _Part[str]("options")
+    tol = _Part[float]("options")
+    max_iter = _Part[int | None]("options")
+    grad = _Part[str]("options")
+    stop = _Part[str]("options")
 
     def __init__(self, atom_shape: tuple[int, ...], n_atoms: int, options: CodingOptions, device: Any, dtype: Any):
         super().__init__()
@@ -184,6 +191,10 @@ class _SparseCodingNd(CodingLayer):
     """Sparse codes of the patch at every position."""
 
     n_dims: int
+    kernel_size = _Part[tuple[int, ...]]("geometry")
+    stride = _Part[tuple[int, ...]]("geometry")
+    padding = _Part[tuple[int, ...]]("geometry")
+    dilation = _Part[tuple[int, ...]]("geometry")
 
     @accept_options(CodingOptions)
     def __init__(
@@ -206,22 +217,6 @@ class _SparseCodingNd(CodingLayer):
         super().__init__((in_channels, *geometry.kernel_size), n_atoms, options, device, dtype)
         self.in_channels = in_channels
         self.geometry = geometry
-
-    @property
-    def kernel_size(self) -> tuple[int, ...]:
-        return self.geometry.kernel_size
-
-    @property
-    def stride(self) -> tuple[int, ...]:
-        return self.geometry.stride
-
-    @property
-    def padding(self) -> tuple[int, ...]:
-        return self.geometry.padding
-
-    @property
-    def dilation(self) -> tuple[int, ...]:
-        return self.geometry.dilation
 
     def coding_model(self) -> PatchModel:
         return PatchModel(self.atoms(), *self.penalties(), self.geometry)
