@@ -40,6 +40,11 @@ def test_a_layer_out_of_iterations_is_not_sound():
     assert torchscn.certify(layer, torch.randn(2, 3, 9, 9))[0].converged is None
 
 
+def test_no_signals():
+    with pytest.raises(ValueError, match="at least one signal"):
+        torchscn.certify(SparseCoding(5, 4), torch.randn(0, 5))
+
+
 def test_nothing_is_changed():
     model = torchscn.create_model("scn1").train()
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -16,6 +16,7 @@ import pytest
 import torch
 from problems import DICTIONARIES, random_dictionary, signals
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
 from torchscn.kernels import SweepRule, active_kernel, available_kernels, cpu, sweeps_for
@@ -516,3 +517,13 @@ def test_compiled_kernels_relax_like_plain_torch(n_atoms, dtype):
     expected = torch_sweeps(problem, rule).codes
     for kernel in available_kernels()[1:]:
         assert_close(cpu.compiled_sweeps(kernel)(problem, rule).codes, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer")
+def test_tensors_without_memory_are_refused():
+    """A null pointer would end the process."""
+    with FakeTensorMode():
+        problem = Problem(torch.ones(3, 4), torch.eye(4))
+        for kernel in available_kernels()[1:]:
+            with pytest.raises(ValueError, match="tensors with memory"):
+                cpu.compiled_sweeps(kernel)(problem, TIGHT)

@@ -279,6 +279,16 @@ def test_options_may_come_as_one_object():
     layer = SparseCoding2d(3, 4, options=options, tol=1e-4)
     assert (layer.tol, layer.lam1.tolist()) == (1e-4, [pytest.approx(0.2)] * 4)
     assert options.tol == 1e-2
+    with pytest.raises(TypeError, match=r"options must be torchscn\.CodingOptions; got dict"):
+        SparseCoding2d(3, 4, options={"tol": 1e-4})
+
+
+def test_lam2_may_be_learned():
+    layer = SparseCoding2d(3, 4, lam2=0.1)
+    layer.lam2 = nn.Parameter(torch.tensor(0.2))
+    layer(torch.randn(1, 3, 6, 6)).sum().backward()
+    assert layer.lam2.grad != 0
+    assert "lam2=0.2" in repr(layer)
 
 
 def test_edits_through_data_are_seen():
@@ -287,7 +297,7 @@ def test_edits_through_data_are_seen():
     scale, offset = torch.ones(4), torch.zeros(4)
     before, inferred = layer(x), layer.infer(x, scale, offset)
     layer.dictionary.data.mul_(2)
-    layer.options = layer.options.change(lam2=4e-3)
+    layer.lam2 = 4e-3
     assert_close(layer(x), before / 2, atol=1e-4, rtol=1e-4)
     assert_close(layer.infer(x, scale, offset), inferred / 2, atol=1e-4, rtol=1e-4)
 

@@ -5,7 +5,7 @@ import torch
 from problems import with_residual
 from torch.testing import assert_close
 
-from torchscn import Bottleneck, LayerOptions, Network, Row, create_model
+from torchscn import Bottleneck, CodingOptions, LayerOptions, Network, Row, create_model
 
 
 def test_table_of_your_own_mixes_kinds():
@@ -35,6 +35,11 @@ def test_features_of_a_replaced_block_are_what_it_puts_out():
     features = model.forward_features(x)
     assert len(features) == len(model.table)
     assert_close(features[1], model.blocks[1](features[0]))
+
+
+def test_options_of_another_kind():
+    with pytest.raises(TypeError, match=r"torchscn\.LayerOptions; got CodingOptions"):
+        Network([("sparse", 4, 1)], options=CodingOptions())
 
 
 @pytest.mark.parametrize(

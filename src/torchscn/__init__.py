@@ -8,7 +8,7 @@ from typing import Any
 
 from torchscn.lazy import lazy_names
 
-_find, __all__ = lazy_names(__name__, __file__)
+_find, __dir__, __all__ = lazy_names(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
@@ -20,7 +20,3 @@ def __getattr__(name: str) -> Any:
         value = _find(name)
     globals()[name] = value  # so that the next look-up finds it directly
     return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})

@@ -52,6 +52,8 @@ def certify(model: nn.Module, x: Tensor) -> list[LayerCertificate]:
         >>> first.name, first.converged
         ('blocks.0.1', 1.0)
     """
+    if x.numel() == 0:
+        raise ValueError(f"a certificate needs at least one signal; got x of shape {tuple(x.shape)}.")
     found: list[LayerCertificate] = []
     handles = []
     for name, module in model.named_modules():

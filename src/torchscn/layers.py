@@ -58,13 +58,14 @@ class CodingLayer(nn.Module):
     Attributes:
         dictionary: the atoms, ``(n_atoms, *atom_shape)``.
         lam1: the l1 penalty, a scalar or ``(n_atoms,)``.
-        options: see :class:`torchscn.CodingOptions`. ``lam2``, ``unit_norm``, ``solver``, ``tol``, ``max_iter``,
-            ``grad`` and ``stop`` can be read and assigned on the layer itself.
+        lam2: the l2 penalty in use.
+        options: see :class:`torchscn.CodingOptions`. ``unit_norm``, ``solver``, ``tol``, ``max_iter``, ``grad`` and
+            ``stop`` can be read and assigned on the layer itself.
     """
 
     dictionary: nn.Parameter
     lam1: nn.Parameter
-    lam2 = _Part[float]("options")
+    lam2: float | Tensor
     unit_norm = _Part[bool]("options")
     solver = _Part[str]("options")
     tol = _Part[float]("options")
@@ -78,6 +79,7 @@ class CodingLayer(nn.Module):
         check_names(options)
         self.n_atoms = n_atoms
         self.options = options.part(CodingOptions)
+        self.lam2 = options.lam2
         dictionary = torch.empty((n_atoms, *atom_shape), device=device, dtype=dtype)
         check_tensor("the dictionary", dictionary)
         self.dictionary = nn.Parameter(dictionary)
@@ -98,7 +100,7 @@ class CodingLayer(nn.Module):
             return self.dictionary
         return F.normalize(self.dictionary.flatten(1)).view_as(self.dictionary)
 
-    def penalties(self) -> tuple[Tensor, float]:
+    def penalties(self) -> tuple[Tensor, float | Tensor]:
         """``lam1`` and ``lam2`` in use; a negative ``lam1`` counts as 0. At exactly 0 the gradient still passes."""
         return self.lam1.clamp(min=0), self.lam2
 
@@ -125,7 +127,15 @@ class CodingLayer(nn.Module):
         cap = "" if self.max_iter is None else f", max_iter={self.max_iter}"
         rule = "" if self.grad == "implicit" else f", grad={self.grad!r}"
         solver = f"solver={self.solver!r}, tol={self.tol:g}{cap}{rule}"
-        return f"{self._shape_repr()}, lam2={self.lam2:g}{tied}{unit}, {solver}"
+        return f"{self._shape_repr()}, lam2={float(self.lam2):g}{tied}{unit}, {solver}"
+
+
+def _check_options(options: Any, default: CodingOptions) -> CodingOptions:
+    if options is None:
+        return default
+    if not isinstance(options, CodingOptions):
+        raise TypeError(f"options must be torchscn.CodingOptions; got {type(options).__name__}.")
+    return options
 
 
 class SparseCoding(CodingLayer):
@@ -175,7 +185,7 @@ class SparseCoding(CodingLayer):
         **changes: Any,
     ):
         check_number("in_features", in_features, at_least=1, whole=True)
-        options = (options or CodingOptions(stop="signal")).change(**changes)
+        options = _check_options(options, CodingOptions(stop="signal")).change(**changes)
         super().__init__((in_features,), n_atoms, options, device, dtype)
         self.in_features = in_features
 
@@ -213,7 +223,7 @@ class _SparseCodingNd(CodingLayer):
     ):
         check_number("in_channels", in_channels, at_least=1, whole=True)
         geometry = Geometry.make(self.n_dims, kernel_size, stride, padding, dilation)
-        options = (options or CodingOptions()).change(**changes)
+        options = _check_options(options, CodingOptions()).change(**changes)
         super().__init__((in_channels, *geometry.kernel_size), n_atoms, options, device, dtype)
         self.in_channels = in_channels
         self.geometry = geometry

@@ -5,6 +5,7 @@ The package's stub, which type checkers read, is the only list of these names.
 
 import ast
 import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 __all__ = ["lazy_names"]
 
 
-def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
-    """The ``__getattr__`` and ``__all__`` of a package, from the imports in the stub next to its ``__init__.py``.
+def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a package, from the imports in the stub next to ``__init__.py``.
 
     Args:
         package: name of the package.
@@ -33,4 +34,7 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]
             return importlib.import_module(f"{package}.{name}")
         return getattr(importlib.import_module(home_of[name]), name)
 
-    return find, [name for name, home in home_of.items() if home != package]
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home_of})
+
+    return find, names, [name for name, home in home_of.items() if home != package]

@@ -107,6 +107,8 @@ class Network(nn.Module):
     ):
         super().__init__()
         options = options or LayerOptions()
+        if not isinstance(options, LayerOptions):
+            raise TypeError(f"options must be torchscn.LayerOptions; got {type(options).__name__}.")
         self.table = [Row(*row) for row in table]
         if not self.table:
             raise ValueError("the table of layers is empty; give at least one row (kind, width, stride).")

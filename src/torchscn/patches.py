@@ -111,7 +111,7 @@ class PatchModel(NamedTuple):
 
     dictionary: Tensor  # (n_atoms, in_channels, *kernel_size)
     lam1: Tensor  # one for all atoms or one per atom
-    lam2: float
+    lam2: float | Tensor
     geometry: Geometry
 
     @property

@@ -175,6 +175,9 @@ def _solve(scn_solve: Callable[[_Call], int], isa: int, problem: Problem, rule: 
     others = _checked_others(problem, rhs.dtype, n_signals, n_atoms)  # lives until the kernel is done with its memory
     codes = rhs if problem.in_place else torch.empty_like(rhs)
     converged = torch.empty(n_signals, dtype=torch.bool)
+    pointers = [None if tensor is None else tensor.data_ptr() for tensor in (rhs, *others, codes, converged)]
+    if 0 in pointers and rhs.numel():
+        raise ValueError("the CPU kernel needs tensors with memory; these have none (are they fake or traced?).")
     call = _Call(
         _INTERFACE_VERSION,
         _NUMBERS[rhs.dtype],
@@ -187,10 +190,7 @@ def _solve(scn_solve: Callable[[_Call], int], isa: int, problem: Problem, rule: 
         min(rule.max_iter, _LARGEST_COUNT),
         rule.tol,
         problem.constraint.ridge(rhs.dtype),
-        rhs.data_ptr(),
-        *[None if tensor is None else tensor.data_ptr() for tensor in others],
-        codes.data_ptr(),
-        converged.data_ptr(),
+        *pointers,
     )
     if status := scn_solve(call):
         error, reason = _FAILURES[status]

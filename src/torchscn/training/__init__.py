@@ -5,4 +5,4 @@ Names are imported on first use, so that settings and recipes can be read withou
 
 from torchscn.lazy import lazy_names
 
-__getattr__, __all__ = lazy_names(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
