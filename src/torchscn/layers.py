@@ -126,8 +126,9 @@ class CodingLayer(nn.Module):
         unit = ", unit_norm=True" if self.unit_norm else ""
         cap = "" if self.max_iter is None else f", max_iter={self.max_iter}"
         rule = "" if self.grad == "implicit" else f", grad={self.grad!r}"
+        lam2 = self.lam2.item() if isinstance(self.lam2, Tensor) else self.lam2
         solver = f"solver={self.solver!r}, tol={self.tol:g}{cap}{rule}"
-        return f"{self._shape_repr()}, lam2={float(self.lam2):g}{tied}{unit}, {solver}"
+        return f"{self._shape_repr()}, lam2={lam2:g}{tied}{unit}, {solver}"
 
 
 def _check_options(options: Any, default: CodingOptions) -> CodingOptions:
