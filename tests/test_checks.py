@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torchscn.checks import Registry, check_choice, check_number
+from torchscn.checks import Registry, check_choice, check_number, printable
 
 
 @pytest.mark.parametrize("value", [0, 3, 2.5, np.float32(1), np.int64(4)])
@@ -40,3 +40,20 @@ def test_a_registry_knows_what_was_registered():
     assert registry.get("two") is None
     with pytest.raises(ValueError, match=r"number='won' is not known; choose from 'one'\. Did you mean 'one'"):
         registry["won"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cat", "cat"),
+        ("Käse 猫", "Käse 猫"),
+        ("\x1b[31mcat", "\\x1b[31mcat"),
+        ("a\nb\rc\td\0", "a\\nb\\rc\\td\\x00"),
+        ("\x9b2J", "\\x9b2J"),  # the one-byte form of the escape
+        ("evil\u202egnp.exe", "evil\\u202egnp.exe"),  # would be shown from right to left
+        ("\ud800", "\\ud800"),  # cannot be encoded
+        ("", ""),
+    ],
+)
+def test_names_are_shown_harmlessly(text, shown):
+    assert printable(text) == shown

@@ -115,6 +115,8 @@ def test_a_misspelt_option_is_refused():
         (lambda: create_model("scn1", num_classes=0), ["num_classes"]),
         (lambda: create_model("scn1", order="wide"), ["order", "reduce_expand"]),
         (lambda: scn_table(width=0), ["width"]),
+        (lambda: scn_table(downsample=(8,)), ["downsample", "from 1 to 7", "got 8"]),
+        (lambda: create_model("scn1", downsample=(2, 2)), ["downsample", "each at most once"]),
     ],
 )
 def test_errors_help(make, words):

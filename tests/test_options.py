@@ -24,6 +24,11 @@ def test_every_option_says_what_it_means(kind):
         ({"norm": "none"}, ValueError, "norm='none'"),
         ({"stem": None}, TypeError, "stem must be a whole number"),
         ({"lam1": float("nan")}, ValueError, "lam1"),
+        ({"downsample": (99,)}, ValueError, "downsample must list modules from 1 to 7, each at most once; got 99"),
+        ({"downsample": (4, 4)}, ValueError, "each at most once; got 4, 4"),
+        ({"downsample": (0,)}, ValueError, "from 1 to 7, each at most once; got 0"),
+        ({"downsample": (4.5,)}, ValueError, "got 4.5"),
+        ({"downsample": 4}, TypeError, r"downsample must list modules .* got 4 \(int\)"),
     ],
 )
 def test_bad_values(given, error, words):
@@ -31,6 +36,11 @@ def test_bad_values(given, error, words):
         NetworkOptions(**given)
     with pytest.raises(error, match=words):
         NetworkOptions().change(**given)
+
+
+@pytest.mark.parametrize("modules", [(), (1,), [7, 1], (4, 6)])
+def test_modules_to_downsample(modules):
+    assert NetworkOptions(downsample=modules).downsample == modules
 
 
 def test_another_solver_takes_its_own_with_it():

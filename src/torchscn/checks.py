@@ -3,10 +3,11 @@
 import difflib
 import math
 import numbers
+import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-__all__ = ["Registry", "check_choice", "check_number", "did_you_mean"]
+__all__ = ["Registry", "check_choice", "check_number", "did_you_mean", "printable"]
 
 T = TypeVar("T")
 
@@ -29,6 +30,24 @@ def did_you_mean(value: object, choices: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(str(value), list(choices), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def printable(text: str) -> str:
+    r"""``text`` with every character that steers a terminal instead of being shown replaced by its escaped form.
+
+    These are control characters, line separators, halves of surrogate pairs (file names that are not valid text) and
+    the marks that change the direction of writing.
+
+    Example:
+        >>> print(printable("cat\x1b[31m\n"))
+        cat\x1b[31m\n
+    """
+    return "".join(char.encode("unicode_escape").decode() if _steers(char) else char for char in text)
+
+
+def _steers(char: str) -> bool:
+    turns = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    return char in turns or unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")
 
 
 def check_number(what: str, value: Any, *, at_least: float, whole: bool = False) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from torchscn.checks import Registry, check_choice, check_number
 from torchscn.network import Network, Row
-from torchscn.options import NetworkOptions, Options, accept_options, choose_options
+from torchscn.options import NetworkOptions, Options, accept_options, check_modules, choose_options
 from torchscn.weights import TrainedWeights, load_pretrained
 
 __all__ = ["MODELS", "ModelMaker", "create_model", "list_models", "register_model", "scn_table"]
@@ -105,7 +105,7 @@ def _check_beside(
         raise ValueError(f"pretrained={data!r} takes images of {weights.in_channels} channels, not {in_channels}.")
 
 
-_SECTIONS = (16, 16, 16, 32, 32, 64, 64)  # slim width of the paper's seven bottleneck modules
+_SECTIONS = (16, 16, 16, 32, 32, 64, 64)  # slim width of the paper's bottleneck modules, N_MODULES of them
 
 
 def scn_table(
@@ -122,7 +122,7 @@ def scn_table(
         width: the paper's K: wide layers have K times the atoms of slim ones.
         stem: width of the first slim layer (the paper uses 8 on MNIST).
         order: ``"reduce_expand"`` (slim, then wide) or ``"expand_reduce"``.
-        downsample: modules, counted from 1, whose first layer has stride 2.
+        downsample: modules, 1 to 7, whose first layer has stride 2; each at most once.
         kind: ``"sparse"`` or ``"conv"``.
 
     Example:
@@ -132,6 +132,7 @@ def scn_table(
     check_choice("order", order, ("reduce_expand", "expand_reduce"))
     check_number("width", width, at_least=1, whole=True)
     check_number("stem", stem, at_least=1, whole=True)
+    check_modules("downsample", downsample)
     rows = []
     for number, slim in enumerate(_SECTIONS, start=1):
         pair = [stem if number == 1 else slim, slim * width]

@@ -21,6 +21,7 @@ __all__ = [
     "Rule",
     "Settings",
     "accept_options",
+    "check_modules",
     "choose_options",
     "setting",
 ]
@@ -173,6 +174,25 @@ class LayerOptions(CodingOptions):
     affine: bool = setting(False, "learn scale and bias of the batch norm")
 
 
+N_MODULES = 7  # bottleneck modules of the paper's networks
+
+
+def check_modules(what: str, value: Any) -> None:
+    """Check that ``value`` lists modules of the paper's networks, each at most once.
+
+    Example:
+        >>> check_modules("downsample", (4, 99))
+        Traceback (most recent call last):
+        ValueError: downsample must list modules from 1 to 7, each at most once; got 4, 99.
+    """
+    rule = f"{what} must list modules from 1 to {N_MODULES}, each at most once"
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"{rule}; got {value!r} ({type(value).__name__}).")
+    known = all(isinstance(number, int) and 1 <= number <= N_MODULES for number in value)
+    if not known or len(set(value)) < len(value):
+        raise ValueError(f"{rule}; got {', '.join(map(repr, value))}.")
+
+
 @dataclass(frozen=True)
 class NetworkOptions(LayerOptions):
     """What :func:`torchscn.create_model` can change about a network of the paper."""
@@ -188,6 +208,10 @@ class NetworkOptions(LayerOptions):
         "reduce_expand", "slim layer first in a module, or wide layer first", choices=("reduce_expand", "expand_reduce")
     )
     downsample: tuple[int, ...] = setting((4, 6), "modules, counted from 1, whose first layer has stride 2")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_modules("downsample", self.downsample)
 
 
 # Where the paper's text and its authors' program differ; neither is the default as a whole (see docs/paper.md).

@@ -155,6 +155,13 @@ def test_bad_options_are_refused(make, options, message):
         make(**options)
 
 
+@pytest.mark.parametrize("name", ["shift", "cutout"])
+def test_augmentation_larger_than_the_images_is_refused(make, name):
+    make(augmentation=Augmentation(**{name: 5}))
+    with pytest.raises(ValueError, match=f"{name}=6 is larger than the images, which have 6 x 5 pixels"):
+        make(augmentation=Augmentation(**{name: 6}))
+
+
 def test_bad_epochs_are_refused_at_once(make):
     with pytest.raises(ValueError, match="start=7 is past the end: an epoch has 6 batches"):
         make().epoch(0, start=7)

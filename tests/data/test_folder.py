@@ -54,12 +54,19 @@ def test_one_colour_file_makes_both_splits_colour(tmp_path):
     assert load(f"folder:{tmp_path}").images[0, :, 0, 0].tolist() == [9, 9, 9]
 
 
-def test_palette_with_transparency_becomes_colour(tmp_path):
-    image = Image.new("P", (6, 4), 1)
-    image.putpalette([0, 0, 0, 10, 20, 30])
-    (tmp_path / "train" / "a").mkdir(parents=True)
-    image.save(tmp_path / "train" / "a" / "1.png", transparency=bytes([0, 128]))
-    assert load(f"folder:{tmp_path}").images[0, :, 0, 0].tolist() == [10, 20, 30]
+def test_images_are_measured_upright(tmp_path):
+    """A photo on its side has the size it is seen in, so it fits the others."""
+    picture(tmp_path / "train" / "a" / "1.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (4, 6)).save(tmp_path / "train" / "a" / "2.jpg", exif=exif)
+    assert load(f"folder:{tmp_path}").images.shape == (2, 3, 4, 6)
+
+
+def test_transparent_images_are_put_on_white(tmp_path):
+    picture(tmp_path / "train" / "a" / "1.png", (0, 0, 0, 0), mode="RGBA")
+    picture(tmp_path / "train" / "a" / "2.png", "black")
+    assert load(f"folder:{tmp_path}").images[:, :, 0, 0].tolist() == [[255] * 3, [0] * 3]
 
 
 def test_another_size_is_named_with_the_remedy(tmp_path):
@@ -112,10 +119,17 @@ def test_missing_pieces_are_named(tmp_path):
         load(f"folder:{tmp_path}", "test")
 
 
-@pytest.mark.parametrize("name", ["folder:", "folder:x?size=0", "folder:x?size=big", "folder:x?sise=4"])
+@pytest.mark.parametrize("name", ["folder:", "folder:x?size=-1", "folder:x?size=big", "folder:x?sise=4"])
 def test_a_garbled_name_is_refused(name):
     with pytest.raises(DataError, match="write folder:PATH"):
         load(name)
+
+
+@pytest.mark.parametrize("size", [0, 1025, 999_999_999])
+def test_an_absurd_size_is_refused(tmp_path, size):
+    picture(tmp_path / "train" / "a" / "1.png")
+    with pytest.raises(DataError, match=f"asks for images of {size}x{size}; size must be from 1 to 1024"):
+        load(f"folder:{tmp_path}?size={size}")
 
 
 def test_without_pillow_the_error_says_what_to_install(tmp_path, monkeypatch):

@@ -7,31 +7,27 @@ appear immediately.
 import sys
 from typing import Any
 
-from cyclopts import App
-
-import torchscn
-from torchscn.cli import bench, data, evaluate, info, train
+from torchscn.cli.interrupts import STOPPED, quick_ctrl_c, say_stopped
+from torchscn.cli.messages import complain
 from torchscn.training.errors import Interrupted
 
-__all__ = ["app", "main"]
-
-app = App(name="scn", help="Deep sparse coding networks for PyTorch.", version=lambda: torchscn.__version__)
-app.command(train.train)
-app.command(train.recipes)
-app.command(evaluate.evaluate, name="eval")
-app.command(evaluate.predict)
-app.command(data.app)
-app.command(bench.bench)
-app.command(info.info)
+__all__ = ["main"]
 
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; a mistake in the input is reported in one sentence, not a traceback."""
     try:
-        return app(arguments)
+        with quick_ctrl_c():
+            from torchscn.cli.commands import app  # here, so that Ctrl-C during this import ends quietly, too
+
+            return app(arguments)
+    except KeyboardInterrupt:
+        say_stopped()
+        sys.exit(STOPPED)
     except Interrupted as stop:
-        print(f"\nscn: {stop}", file=sys.stderr)
-        sys.exit(130)
+        print(file=sys.stderr)
+        complain(stop)
+        sys.exit(128 + stop.signal_number)
     except (ValueError, TypeError, RuntimeError, OSError) as error:
-        print(f"scn: {error}", file=sys.stderr)
+        complain(error)
         sys.exit(1)

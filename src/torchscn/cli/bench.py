@@ -4,7 +4,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from torchscn.checks import check_choice
+from torchscn.checks import check_choice, printable
+from torchscn.cli.arguments import WholeNumber
 
 __all__ = ["bench"]
 
@@ -12,8 +13,8 @@ __all__ = ["bench"]
 def bench(
     suite: str = "networks",
     *,
-    rounds: int = 10,
-    threads: int | None = None,
+    rounds: WholeNumber = 10,
+    threads: WholeNumber | None = None,
     output: Path | None = None,
     draw: Path | None = None,
 ) -> None:
@@ -46,7 +47,7 @@ def bench(
             result = benchmarks.run_suite(name, rounds)
         benchmarks.print_table(result, Console(width=120))
         if output is not None:
-            print(f"saved as {benchmarks.save_results(output, result)}")
+            print(printable(f"saved as {benchmarks.save_results(output, result)}"))
     if draw is not None and output is not None:
         for picture in benchmarks.draw(output, draw):
-            print(f"wrote {picture}")
+            print(printable(f"wrote {picture}"))

@@ -2,11 +2,13 @@
 
 from cyclopts import App
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Column, Table
 
+from torchscn.checks import printable
 from torchscn.cli.arguments import DataDir
+from torchscn.cli.display import plain
+from torchscn.cli.messages import as_typed, naming_flags
 
 __all__ = ["app"]
 
@@ -20,9 +22,9 @@ def show(data_dir: DataDir = None) -> None:
 
     table = Table("data set", "state", Column("where", overflow="fold"), box=None)
     for entry in status(data_dir):
-        state = "available" if entry.found else entry.problem or "missing"
+        state = "available" if entry.found else as_typed(entry.problem, ["data_dir"]) or "missing"
         place = entry.path if entry.found else entry.source
-        table.add_row(entry.name, escape(state), escape(str(place or "comes with scikit-learn")))
+        table.add_row(entry.name, plain(state), plain(place or "comes with scikit-learn"))
     Console().print(table)
     print("`scn data get NAME` downloads one; folder:PATH uses your own pictures, one folder per class.")
 
@@ -40,8 +42,9 @@ def get(name: str, *, data_dir: DataDir = None, base_url: str | None = None) -> 
     """
     from torchscn.data import download
 
-    columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns) as progress:
+    title = TextColumn(printable(name), markup=False)
+    columns = (title, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with naming_flags("data_dir", "base_url"), Progress(*columns) as progress:
         bar = progress.add_task(name, total=None)
         download(
             name,

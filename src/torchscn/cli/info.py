@@ -1,8 +1,9 @@
 """``scn info``."""
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from torchscn.cli.display import plain
 
 __all__ = ["info"]
 
@@ -13,7 +14,7 @@ def info() -> None:
     """Show versions, the solver kernel in use and what else is available on this machine."""
     table = Table(show_header=False, box=None)
     for name, value in _describe().items():
-        table.add_row(name, escape(value))
+        table.add_row(name, plain(value))
     Console().print(table)
 
 

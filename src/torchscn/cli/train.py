@@ -8,7 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from torchscn.cli.arguments import DataDir
+from torchscn.cli.arguments import DataDir, WholeNumber
+from torchscn.cli.display import plain
+from torchscn.cli.messages import naming_flags
 from torchscn.training.config import SettingDescription, describe_settings, list_recipes, load_recipe
 
 __all__ = ["recipes", "train"]
@@ -21,7 +23,7 @@ def train(
     data_dir: DataDir = None,
     resume: bool = False,
     device: str = "auto",
-    threads: int | None = None,
+    threads: WholeNumber | None = None,
     quiet: bool = False,
     **settings: str,
 ) -> None:
@@ -47,7 +49,10 @@ def train(
     settings
         Any setting of the recipe, for example --lr 0.05.
     """
-    config = load_recipe(recipe).override(settings)
+    config = load_recipe(recipe)
+    flags = [setting.name for setting in describe_settings()] + ["data_dir", "run_dir"]
+    with naming_flags(*flags):
+        config = config.override(settings)
     if run_dir is None:
         if resume or "RANK" in os.environ:
             raise ValueError("name the run folder: --run-dir DIR (needed with --resume and under torchrun).")
@@ -61,7 +66,9 @@ def train(
     if threads:
         torch.set_num_threads(threads)
     keep_freed_memory()
-    training.train(config, run_dir, data_dir=data_dir, resume=resume, device=device, quiet=quiet)
+    with naming_flags(*flags):
+        config.make_model(num_classes=2, in_channels=1)  # an impossible network fails before the data are loaded
+        training.train(config, run_dir, data_dir=data_dir, resume=resume, device=device, quiet=quiet)
 
 
 def recipes(name: str | None = None) -> None:
@@ -72,13 +79,13 @@ def recipes(name: str | None = None) -> None:
     name
         Recipe to show.
     """
-    console = Console()
     if name is not None:
-        console.print(load_recipe(name).to_json(), highlight=False, markup=False, end="")
+        print(load_recipe(name).to_json(), end="")
         return
+    console = Console()
     table = Table("recipe", "what it trains", box=None)
     for recipe, description in list_recipes().items():
-        table.add_row(escape(recipe), escape(description))
+        table.add_row(plain(recipe), plain(description))
     console.print(table)
     console.print()
     console.print(_settings_table(describe_settings()), highlight=False)

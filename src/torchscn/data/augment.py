@@ -61,6 +61,12 @@ class Augmentation:
         check_count("shift", self.shift, at_least=0)
         check_count("cutout", self.cutout, at_least=0)
 
+    def check_fits(self, height: int, width: int) -> None:
+        """Check that shift and cutout are no larger than images of this size."""
+        for name, pixels in (("shift", self.shift), ("cutout", self.cutout)):
+            if pixels > min(height, width):
+                raise ValueError(f"{name}={pixels} is larger than the images, which have {height} x {width} pixels.")
+
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Augment a normalized batch.
 

@@ -64,6 +64,8 @@ class Batches:
     ) -> None:
         _check_sizes(images, batch_size, drop_last)
         _check_ranks(rank, world_size, batch_size)
+        if augmentation is not None:
+            augmentation.check_fits(*images.images.shape[2:])
         self.images = images
         self.batch_size = batch_size
         self.normalization = normalization

@@ -9,24 +9,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from torchscn.data.errors import DataError
+from torchscn.data.image_file import SUFFIXES, ImageFormat, is_image_file, measure_image, read_pixels
 from torchscn.data.image_set import ImageSet
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-__all__ = ["PREFIX", "FolderSpec", "load", "parse_spec", "read_image"]
+__all__ = ["PREFIX", "FolderSpec", "load", "parse_spec"]
 
 PREFIX = "folder:"
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 TEST_SHARE = 5  # one image in five
-NEEDED = "Image folders are read with Pillow, which is not installed. Run: pip install torchscn[images]"
+MAX_SIDE = 1024  # of resized images
 
 
 @dataclass(frozen=True)
@@ -41,13 +35,6 @@ class FolderSpec:
 class _Labelled:
     path: Path
     label: int
-
-
-@dataclass(frozen=True)
-class _Format:
-    height: int
-    width: int
-    grey: bool
 
 
 def parse_spec(name: str) -> FolderSpec:
@@ -65,21 +52,25 @@ def parse_spec(name: str) -> FolderSpec:
         ('flowers', 64)
     """
     text, _, options = name.removeprefix(PREFIX).partition("?")
-    match = re.fullmatch(r"(?:size=([1-9]\d*))?", options)
+    match = re.fullmatch(r"(?:size=([0-9]{1,9}))?", options)
     if not text or match is None:
         raise DataError(f"{name!r} is not understood; write folder:PATH, or folder:PATH?size=64 to resize to 64x64.")
-    return FolderSpec(Path(text).expanduser(), int(match[1]) if match[1] else None)
+    size = int(match[1]) if match[1] else None
+    if size is not None and not 1 <= size <= MAX_SIDE:
+        raise DataError(f"{name!r} asks for images of {size}x{size}; size must be from 1 to {MAX_SIDE}.")
+    return FolderSpec(Path(text).expanduser(), size)
 
 
 def load(name: str, split: str) -> ImageSet:
     """Read one split of a folder of images.
 
     Args:
-        name: ``folder:PATH``, or ``folder:PATH?size=N`` to resize every image to N x N.
+        name: ``folder:PATH``, or ``folder:PATH?size=N`` to resize every image to N x N (1 to 1024).
         split: ``"train"`` or ``"test"``.
 
     Returns:
-        Images with one channel if every file is grey (mode L), else three; classes are the subfolders in sorted order.
+        Images with one channel if every file is grey (mode L), else three, upright and on white where they are
+        transparent; classes are the subfolders in sorted order.
     """
     spec = parse_spec(name)
     if not spec.path.is_dir():
@@ -89,27 +80,8 @@ def load(name: str, split: str) -> ImageSet:
     if not chosen:
         raise DataError(f"{spec.path} has no {split} images. {_layout_help(spec.path)}")
     image_format = _common_format(splits["train"] + splits["test"], spec)
-    images = torch.stack([_read(image.path, image_format) for image in chosen])
+    images = torch.stack([read_pixels(image.path, image_format) for image in chosen])
     return ImageSet(f"{PREFIX}{spec.path.name}", images, torch.tensor([image.label for image in chosen]), classes)
-
-
-def read_image(path: str | Path, channels: int, size: tuple[int, int]) -> Tensor:
-    """Read one image file, scaled to a size.
-
-    Args:
-        path: the file.
-        channels: 1 for grey, 3 for colour.
-        size: height and width.
-
-    Returns:
-        uint8 tensor ``(channels, height, width)``.
-
-    Raises:
-        DataError: the file is missing or not an image, or the number of channels is not supported.
-    """
-    if channels not in (1, 3):
-        raise DataError(f"Image files have 1 channel (grey) or 3 (colour); {channels} were requested.")
-    return _read(Path(path), _Format(*size, grey=channels == 1))
 
 
 def _list_images(root: Path) -> tuple[tuple[str, ...], dict[str, list[_Labelled]]]:
@@ -141,16 +113,12 @@ def _labelled(folder: Path, classes: tuple[str, ...]) -> list[_Labelled]:
                 f"{subfolder} is a class without training images; the classes of {folder.parent / 'train'} are "
                 f"{', '.join(classes) or 'none'}. Add it there or remove it here."
             )
-        paths = sorted(path for path in subfolder.iterdir() if _is_image(path))
+        paths = sorted(path for path in subfolder.iterdir() if is_image_file(path))
         if not paths:
             raise DataError(f"{subfolder} holds no images ({', '.join(sorted(SUFFIXES))}); add some or remove it.")
         label = classes.index(subfolder.name)
         found += [_Labelled(path, label) for path in paths]
     return found
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
 def _is_test(path: Path) -> bool:
@@ -165,67 +133,20 @@ def _layout_help(root: Path) -> str:
     )
 
 
-def _common_format(images: Sequence[_Labelled], spec: FolderSpec) -> _Format:
+def _common_format(images: Sequence[_Labelled], spec: FolderSpec) -> ImageFormat:
     """Size and channels that all the images share, so that both splits fit one network."""
-    first: tuple[int, int] | None = None
-    modes = set()
-    for labelled in images:
-        with _open(labelled.path) as image:
-            modes.add(image.mode)
-            first = first or image.size
-            if spec.size is None and image.size != first:
-                raise DataError(
-                    f"{labelled.path} is {_by(image.size)} but {images[0].path} is {_by(first)} (width x height). "
-                    f"Images must share one size; resize them all with {PREFIX}{spec.path}?size={min(first)}"
-                )
-    assert first is not None
-    width, height = (spec.size, spec.size) if spec.size else first
-    return _Format(height, width, grey=modes == {"L"})
+    formats = [measure_image(image.path, upright=spec.size is None) for image in images]
+    first = formats[0]
+    for labelled, this in zip(images, formats, strict=True):
+        if spec.size is None and (this.height, this.width) != (first.height, first.width):
+            side = min(first.height, first.width, MAX_SIDE)
+            raise DataError(
+                f"{labelled.path} is {_by(this)} but {images[0].path} is {_by(first)} (width x height). "
+                f"Images must share one size; resize them all with {PREFIX}{spec.path}?size={side}"
+            )
+    grey = all(this.grey for this in formats)
+    return ImageFormat(spec.size or first.height, spec.size or first.width, grey)
 
 
-def _read(path: Path, image_format: _Format) -> Tensor:
-    """The image as a uint8 tensor ``(channels, height, width)``."""
-    from PIL import Image
-
-    with _open(path) as image:
-        try:
-            pixels = _eight_bit(image, image_format.grey)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise _unreadable(path, error) from error
-    size = (image_format.width, image_format.height)
-    if pixels.size != size:
-        pixels = pixels.resize(size, Image.Resampling.BILINEAR)
-    array = np.array(pixels, dtype=np.uint8).reshape(image_format.height, image_format.width, -1)
-    return torch.from_numpy(array).permute(2, 0, 1)
-
-
-def _open(path: Path) -> "Image":
-    """Open an image: the header is read and checked, the pixels are not."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError(NEEDED) from error
-    try:
-        image = Image.open(path)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise _unreadable(path, error) from error
-    if image.mode == "F" or image.mode.startswith("I"):
-        image.close()
-        raise DataError(f"{path} has more than 8 bits per pixel (mode {image.mode}); convert it to 8 bits first.")
-    return image
-
-
-def _eight_bit(image: "Image", grey: bool) -> "Image":
-    if grey:
-        return image.convert("L")
-    if "transparency" in image.info:
-        image = image.convert("RGBA")
-    return image.convert("RGB")
-
-
-def _unreadable(path: Path, error: BaseException) -> DataError:
-    return DataError(f"{path} cannot be read as an image ({error}); replace or remove it.")
-
-
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"
+def _by(image_format: ImageFormat) -> str:
+    return f"{image_format.width}x{image_format.height}"
