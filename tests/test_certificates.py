@@ -47,8 +47,10 @@ def test_no_signals():
 
 def test_nothing_is_changed():
     model = torchscn.create_model("scn1").train()
+    model.blocks[0][0].eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     torchscn.certify(model, torch.randn(2, 3, 8, 8))
     assert model.training
+    assert not model.blocks[0][0].training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(module._forward_pre_hooks for module in model.modules())

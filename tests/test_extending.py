@@ -69,3 +69,13 @@ def test_a_constraint_compiles(page):
         "signal",
     )
     torch.library.opcheck(operator, arguments)
+
+
+def test_a_constraint_maps(page):
+    problem, cap = page["problem"], page["Capped"]
+
+    def codes(bound):
+        return page["implicit"](page["Problem"](problem.rhs, problem.gram, constraint=cap(bound)), torchscn.Options())
+
+    bounds = torch.rand(3, 5)
+    torch.testing.assert_close(torch.func.vmap(codes)(bounds), torch.stack([codes(bound) for bound in bounds]))

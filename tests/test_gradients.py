@@ -262,3 +262,39 @@ def test_exports_with_a_dynamic_batch(layer, shape):
     program = torch.export.export(layer, (x,), dynamic_shapes=({0: batch},))
     more = torch.randn(7, *shape, dtype=torch.float64)
     assert_close(program.module()(more), layer(more))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_traces():
+    layer = torchscn.SparseCoding2d(3, 6, tol=1e-6).eval()
+    x, other = torch.randn(2, 2, 3, 8, 8).unbind()
+    with torch.no_grad():
+        traced = torch.jit.trace(layer, x)
+        assert_close(traced(other), layer(other))
+
+
+def test_shapes_on_the_meta_device():
+    with torch.device("meta"):
+        model = torchscn.create_model("scn1")
+    assert model(torch.randn(2, 3, 8, 8, device="meta")).shape == (2, 10)
+
+
+def test_forward_mode_twice_is_refused():
+    x, D, lam1, lam2 = (leaf.detach() for leaf in problem())
+
+    def tangent(function):
+        return lambda value: torch.func.jvp(function, (value,), (torch.ones_like(value),))[1]
+
+    def total(lam2):
+        return torchscn.sparse_code(x, D, lam1, lam2, tol=1e-12).sum()
+
+    with pytest.raises(RuntimeError, match="use reverse mode for one of the two"):
+        tangent(tangent(total))(lam2)
+    torch.func.hessian(total)(lam2)
+
+
+def test_vmap_over_nothing():
+    D = random_dictionary(5, 12)
+    codes = torch.func.vmap(lambda x: torchscn.sparse_code(x, D, 0.1))(torch.zeros(0, 3, 12, dtype=torch.float64))
+    assert codes.shape == (0, 3, 5)

@@ -272,6 +272,11 @@ def test_options_are_read_and_assigned_on_the_layer():
         layer.tol = -1.0
     with pytest.raises(TypeError, match="Did you mean 'max_iter'"):
         SparseCoding2d(3, 4, max_iters=3)
+    with pytest.raises(ValueError, match="Did you mean 'fista'"):
+        layer.solver = "fitsa"
+    layer.grad = "unrolled"
+    layer.solver = "fista"
+    assert layer(torch.randn(1, 3, 6, 6)).shape == (1, 4, 3, 3)
 
 
 def test_options_may_come_as_one_object():

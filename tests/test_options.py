@@ -22,7 +22,6 @@ def test_every_option_says_what_it_means(kind):
         ({"stop": "never"}, ValueError, "stop='never' is not known"),
         ({"per_atom": 1}, TypeError, "per_atom must be True or False"),
         ({"norm": "none"}, ValueError, "norm='none'"),
-        ({"stem": None}, TypeError, "stem must be a whole number"),
         ({"lam1": float("nan")}, ValueError, "lam1"),
         ({"downsample": (99,)}, ValueError, "downsample must list modules from 1 to 7, each at most once; got 99"),
         ({"downsample": (4, 4)}, ValueError, "each at most once; got 4, 4"),
@@ -69,3 +68,9 @@ def test_unknown_options_are_refused():
         Options().change(max_iters=3)
     with pytest.raises(dataclasses.FrozenInstanceError):
         Options().tol = 1.0
+
+
+def test_none_counts_as_not_given_where_it_is_no_value():
+    changed = choose_options("authors", {"tol": None, "stem": None, "solver": None})
+    assert changed == choose_options("authors")
+    assert choose_options("authors", {"max_iter": None}).max_iter is None

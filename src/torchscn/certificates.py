@@ -59,17 +59,20 @@ def certify(model: nn.Module, x: Tensor) -> list[LayerCertificate]:
     for name, module in model.named_modules():
         if isinstance(module, CodingLayer):
 
-            def look(layer: CodingLayer, inputs: tuple[Tensor], name: str = name) -> None:
-                found.append(_summarize(name, layer, layer.solve(inputs[0])))
+            def look(
+                layer: CodingLayer, inputs: tuple[Tensor, ...], named: dict[str, Tensor], name: str = name
+            ) -> None:
+                found.append(_summarize(name, layer, layer.solve(inputs[0] if inputs else named["x"])))
 
-            handles.append(module.register_forward_pre_hook(look))
-    was_training = model.training
+            handles.append(module.register_forward_pre_hook(look, with_kwargs=True))
+    modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
         with torch.no_grad():
             model(x)
     finally:
-        model.train(was_training)
+        for module, was_training in modes:
+            module.training = was_training
         for handle in handles:
             handle.remove()
     return found

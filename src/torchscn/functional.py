@@ -207,7 +207,8 @@ def normal_problem(rhs: Tensor, gram: Tensor, lam1: float | Tensor, init: Tensor
     if isinstance(lam1, Tensor):
         shift: Tensor | None = lam1.expand(rhs.shape[-1])
     else:
-        shift = rhs.new_full(rhs.shape[-1:], lam1) if lam1 else None
+        # Made from the Gram matrix, so that vmap over signals does not take it for one per signal.
+        shift = gram.new_full(rhs.shape[-1:], lam1) if lam1 else None
     return Problem(as_rows(rhs), gram, shift, init, NonNegative())
 
 

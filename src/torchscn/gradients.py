@@ -30,7 +30,7 @@ from torchscn.tensors import is_transformed
 __all__ = ["GRADIENT_RULES", "GradientRule", "check_names", "implicit", "unrolled"]
 
 GradientRule = Callable[[Problem, Options], Tensor]
-"""Codes ``(n_signals, n_atoms)`` of a problem, differentiable in its tensors."""
+"""Codes ``(n_signals, n_atoms)`` of a problem, differentiable in ``rhs``, ``gram`` and ``shift``."""
 
 GRADIENT_RULES: Registry[GradientRule] = Registry("grad")
 
@@ -85,6 +85,8 @@ def _is_traced(rhs: Tensor) -> bool:
     """Whether a compiler or exporter is tracing: it must see one operator and nothing inside it."""
     return (
         torch.compiler.is_compiling()
+        or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        or rhs.is_meta
         or type(rhs) not in (Tensor, torch.nn.Parameter)
         or torch._C._len_torch_dispatch_stack() > 0
     )
@@ -128,6 +130,7 @@ class _SolveTransformed(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, rhs: Tensor | None, gram: Tensor | None, shift: Tensor | None, *_: Any) -> Tensor:
         """The tangent solves the same system as the gradient: ``G_SS da_S = (d rhs - d shift - a dG)_S``."""
+        _refuse_nested_forward_mode()
         own_gram, codes, *bounds = ctx.saved_tensors
         change = torch.zeros_like(codes) if rhs is None else rhs
         change = change if shift is None else change - shift
@@ -137,34 +140,38 @@ class _SolveTransformed(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
         """More signals over one Gram matrix are one larger problem; anything else is solved one by one."""
-        rhs, gram, shift, init, options, kind, *bounds = (
+        inputs = tuple(
             value if dim is None else value.movedim(dim, 0) for value, dim in zip(inputs, in_dims, strict=True)
         )
-        per_signal = [rhs, init, *bounds] if kind in _PER_SIGNAL else [rhs, init]
-        if in_dims[1] is None and in_dims[2] is None and (kind in _PER_SIGNAL or not any(in_dims[6:])):
-            dims = [in_dims[0], in_dims[3], *in_dims[6:]]
-            rows = [
-                None if value is None else _fold(value, dim is not None, info.batch_size)
-                for value, dim in zip(per_signal, dims, strict=False)
-            ]
-            own = rows[2:] if kind in _PER_SIGNAL else bounds
-            codes = _SolveTransformed.apply(rows[0], gram, shift, rows[1], options, kind, *own)  # type: ignore[no-untyped-call]
-            return codes.unflatten(0, (info.batch_size, -1)), 0
-        batched = [rhs, gram, shift, init, options, kind, *bounds]
-        codes = [
-            _SolveTransformed.apply(  # type: ignore[no-untyped-call]
-                *(value if dim is None else value[i] for value, dim in zip(batched, in_dims, strict=True))
-            )
+        solve = _SolveTransformed.apply
+        per_signal = [0, 3, *range(6, len(inputs))] if CONSTRAINTS[inputs[5]].per_signal else [0, 3]
+        if all(dim is None for i, dim in enumerate(in_dims) if i not in per_signal):
+            rows = list(inputs)
+            for i in per_signal:
+                rows[i] = _fold(inputs[i], in_dims[i] is not None, info.batch_size)
+            codes = solve(*rows)  # type: ignore[no-untyped-call]
+            return codes.unflatten(0, (info.batch_size, len(codes) // max(info.batch_size, 1))), 0
+        one_by_one = [
+            solve(*(value if dim is None else value[i] for value, dim in zip(inputs, in_dims, strict=True)))  # type: ignore[no-untyped-call]
             for i in range(info.batch_size)
         ]
-        return torch.stack(codes), 0
+        return torch.stack(one_by_one), 0
 
 
-_PER_SIGNAL = (OnSupport.kind,)  # constraints whose tensors have one row per signal
+def _refuse_nested_forward_mode() -> None:
+    """torch loses the second tangent of custom functions without a word."""
+    levels = [level.key() for level in torch._C._functorch.get_interpreter_stack() or ()]
+    if levels.count(torch._C._functorch.TransformType.Jvp) > 1:
+        raise RuntimeError(
+            "forward-mode derivatives of forward-mode derivatives are not supported; use reverse mode for one of the "
+            "two, as torch.func.hessian does."
+        )
 
 
-def _fold(value: Tensor, is_batched: bool, batch_size: int) -> Tensor:
+def _fold(value: Tensor | None, is_batched: bool, batch_size: int) -> Tensor | None:
     """The rows of every entry of a batch one after the other."""
+    if value is None:
+        return None
     return (value if is_batched else value.expand(batch_size, *value.shape)).flatten(0, 1)
 
 

@@ -1,7 +1,6 @@
 """Sparse coding as modules: thin wrappers around the functions, with torch's constructor conventions."""
 
 import math
-from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -13,10 +12,11 @@ from torch.utils.hooks import RemovableHandle
 
 from torchscn.checks import check_number
 from torchscn.functional import Model, SignalModel, certify_codes, code
-from torchscn.gradients import check_names
+from torchscn.gradients import GRADIENT_RULES, check_names
 from torchscn.options import CodingOptions, accept_options
 from torchscn.patches import Geometry, PatchModel, infer_patches
 from torchscn.problem import Affine, Solution
+from torchscn.solvers import SOLVERS
 from torchscn.tensors import check_tensor
 
 __all__ = ["CodingLayer", "SparseCoding", "SparseCoding1d", "SparseCoding2d", "attach_projection", "project_lam1"]
@@ -87,6 +87,17 @@ class CodingLayer(nn.Module):
         self.lam1 = nn.Parameter(lam1, requires_grad=options.learn_lam1)
         self.reset_parameters()
 
+    @property
+    def options(self) -> CodingOptions:
+        """Penalties, initial values and solver; those that cannot be used are refused when assigned."""
+        return self._options
+
+    @options.setter
+    def options(self, options: CodingOptions) -> None:
+        options = _check_options(options, CodingOptions())
+        SOLVERS[options.solver], GRADIENT_RULES[options.grad]  # whether they exist; that they match is checked in use
+        self._options = options
+
     def reset_parameters(self) -> None:
         """Draw Gaussian atoms, of about unit norm unless ``init`` says otherwise; set ``lam1`` to its initial value."""
         n_features = self.dictionary[0].numel()
@@ -104,9 +115,9 @@ class CodingLayer(nn.Module):
         """``lam1`` and ``lam2`` in use; a negative ``lam1`` counts as 0. At exactly 0 the gradient still passes."""
         return self.lam1.clamp(min=0), self.lam2
 
-    @abstractmethod
     def coding_model(self) -> Model:
-        """Atoms and penalties in use, in the form the functions accept."""
+        """Atoms and penalties in use, in the form the functions accept; every kind of layer has its own."""
+        raise TypeError(f"{type(self).__name__} does not define coding_model().")
 
     def forward(self, x: Tensor) -> Tensor:
         return code(x, self.coding_model(), self.options)
@@ -174,7 +185,7 @@ class SparseCoding(CodingLayer):
         torch.Size([32, 100])
     """
 
-    @accept_options(CodingOptions)
+    @accept_options(CodingOptions, stop="signal")
     def __init__(
         self,
         in_features: int,

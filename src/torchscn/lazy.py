@@ -5,6 +5,7 @@ The package's stub, which type checkers read, is the only list of these names.
 
 import ast
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,11 +29,11 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[
     }
 
     def find(name: str) -> Any:
-        if name not in home_of:
+        if home_of.get(name, package) != package:
+            return getattr(importlib.import_module(home_of[name]), name)
+        if name.startswith("_") or importlib.util.find_spec(f"{package}.{name}") is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        if home_of[name] == package:
-            return importlib.import_module(f"{package}.{name}")
-        return getattr(importlib.import_module(home_of[name]), name)
+        return importlib.import_module(f"{package}.{name}")
 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *home_of})

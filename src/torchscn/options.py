@@ -116,7 +116,8 @@ class Options(Settings):
         """A copy of these options with some of them changed.
 
         A new solver resets what was chosen for the old one: unless given here as well, ``tol``, ``max_iter`` and
-        ``grad`` return to their defaults. In the same way, a new ``tol`` resets ``max_iter``.
+        ``grad`` return to their defaults. In the same way, a new ``tol`` resets ``max_iter``. None for an option that
+        has no such value counts as not given.
 
         Raises:
             TypeError: there is no option of that name.
@@ -131,11 +132,13 @@ class Options(Settings):
         for name in given:
             if name not in self.__dataclass_fields__:
                 raise TypeError(f"there is no option {name!r}.{did_you_mean(name, self.names())}")
+        own = {name: entry.default for name, entry in self.__dataclass_fields__.items()}
+        given = {name: value for name, value in given.items() if value is not None or own[name] is None}
         if given.get("solver", self.solver) != self.solver:
             outdated: tuple[str, ...] = ("tol", "max_iter", "grad")
         else:
             outdated = ("max_iter",) if given.get("tol", self.tol) != self.tol else ()
-        defaults: dict[str, Any] = {name: self.__dataclass_fields__[name].default for name in outdated}
+        defaults: dict[str, Any] = {name: own[name] for name in outdated}
         return replace(self, **(defaults | given))
 
     @property
@@ -254,18 +257,27 @@ def choose_options(preset: str | None, *changes: Mapping[str, Any]) -> NetworkOp
     return options
 
 
-def accept_options(kind: type[Options]) -> Callable[[F], F]:
-    """Decorator for a function whose ``**options`` are fields of ``kind``: ``help()`` shows them by name."""
+def accept_options(kind: type[Options], **defaults: Any) -> Callable[[F], F]:
+    """Decorator for a function whose ``**options`` are fields of ``kind``: ``help()`` shows them by name.
+
+    Args:
+        kind: whose fields they are.
+        defaults: where the function has other defaults than ``kind``.
+    """
 
     def name_them(function: F) -> F:
-        own = [p for p in Signature.from_callable(function).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-        hidden = {p.name for p in own}
+        signature = Signature.from_callable(function)
+        own = [p for p in signature.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
         named = [
-            Parameter(entry.name, Parameter.KEYWORD_ONLY, default=entry.default, annotation=entry.type)
+            Parameter(
+                entry.name,
+                Parameter.KEYWORD_ONLY,
+                default=defaults.get(entry.name, entry.default),
+                annotation=entry.type,
+            )
             for entry in fields(kind)
-            if entry.name not in hidden
         ]
-        function.__signature__ = Signature(own + named)  # type: ignore[attr-defined]
+        function.__signature__ = signature.replace(parameters=own + named)  # type: ignore[attr-defined]
         return function
 
     return name_them

@@ -121,6 +121,7 @@ class Constraint(ABC):
     """
 
     kind: ClassVar[str]
+    per_signal: ClassVar[bool] = False  # whether its tensors have one row per signal
 
     @abstractmethod
     def project(self, codes: Tensor) -> Tensor:
@@ -146,7 +147,7 @@ class Constraint(ABC):
 
     def take(self, rows: Tensor) -> "Constraint":
         """The constraint for the chosen signals."""
-        return self
+        return type(self)(*(tensor[rows] for tensor in self.tensors())) if self.per_signal else self
 
     def ridge(self, dtype: torch.dtype) -> float:
         """Relative addition to the diagonal where the system would otherwise have no finite solution."""
@@ -193,6 +194,7 @@ class OnSupport(Constraint):
 
     mask: Tensor
     kind = "on_support"
+    per_signal = True
 
     def project(self, codes: Tensor) -> Tensor:
         return codes * (self.mask > 0)
@@ -202,9 +204,6 @@ class OnSupport(Constraint):
 
     def movable(self, codes: Tensor) -> Tensor:
         return self.mask
-
-    def take(self, rows: Tensor) -> "OnSupport":
-        return OnSupport(self.mask[rows])
 
     def ridge(self, dtype: torch.dtype) -> float:
         # Where atoms on the support are linearly dependent, this picks one of many solutions.

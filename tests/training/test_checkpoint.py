@@ -1,5 +1,6 @@
 """Checkpoints: a damaged one falls back, a full disk loses nothing."""
 
+import dataclasses
 import os
 
 import pytest
@@ -12,7 +13,13 @@ from torchscn.training import (
     CheckpointError,
     fit,
 )
-from torchscn.training.checkpoint import CURRENT, PREVIOUS, Checkpoint, load_checkpoint, save_checkpoint
+from torchscn.training.checkpoint import CURRENT, PREVIOUS, Checkpoint, Position, load_checkpoint, save_checkpoint
+
+
+def checkpoint(epoch: int) -> Checkpoint:
+    """A small one that says which it is."""
+    position = Position(epoch=epoch)
+    return Checkpoint({"model": {"a": torch.full((3,), float(epoch))}}, {"position": dataclasses.asdict(position)})
 
 
 def test_truncated_checkpoint_falls_back(tmp_path, capsys):
@@ -20,7 +27,7 @@ def test_truncated_checkpoint_falls_back(tmp_path, capsys):
     content = (tmp_path / CURRENT).read_bytes()
     (tmp_path / CURRENT).write_bytes(content[: len(content) // 2])
     fit(small_model(), *digits(), QUICK, tmp_path, resume=True)
-    assert "falling back" in capsys.readouterr().out
+    assert "Falling back" in capsys.readouterr().out
     (tmp_path / CURRENT).write_bytes(b"")
     (tmp_path / PREVIOUS).write_bytes(b"")
     with pytest.raises(CheckpointError, match="cannot be read"):
@@ -36,19 +43,19 @@ def test_checkpoint_of_another_network(tmp_path):
 
 def test_full_disk_loses_nothing(tmp_path, monkeypatch):
     (tmp_path / "first").mkdir()
-    save_checkpoint(tmp_path, Checkpoint({"model": {"a": torch.ones(3)}}, {"n": 1}))
+    save_checkpoint(tmp_path, checkpoint(1))
 
     def full(file):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"No space left.*another folder\.$"):
-        save_checkpoint(tmp_path / "first", Checkpoint({"model": {"a": torch.zeros(3)}}, {"n": 2}))
+        save_checkpoint(tmp_path / "first", checkpoint(2))
     (tmp_path / "first").rmdir()
     with pytest.raises(OSError, match=r"No space left.*resume"):
-        save_checkpoint(tmp_path, Checkpoint({"model": {"a": torch.zeros(3)}}, {"n": 2}))
+        save_checkpoint(tmp_path, checkpoint(2))
     assert [path.name for path in tmp_path.iterdir()] == [CURRENT]
-    assert load_checkpoint(tmp_path)[0].numbers == {"n": 1}
+    assert load_checkpoint(tmp_path)[0].position == Position(1)
 
 
 def test_tied_weights_are_kept(tmp_path):

@@ -23,6 +23,7 @@ from torchscn.training import (
     fit,
     load_data,
     load_trained,
+    loop,
     train,
 )
 from torchscn.training.checkpoint import CURRENT, PREVIOUS, load_checkpoint
@@ -109,13 +110,31 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path):
     assert curves[0] == curves[1]
 
 
+def test_learning_rate_of_an_epoch_that_was_resumed_after_its_last_step(tmp_path, monkeypatch):
+    config = QUICK.override({"checkpoint_seconds": 0.0})
+    whole = fit(small_model(), *digits(), config, tmp_path / "whole", quiet=True)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "evaluate", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fit(small_model(), *digits(), config, tmp_path / "broken", quiet=True)
+    assert load_checkpoint(tmp_path / "broken")[0].position.batch == len(digits()[0]) // config.batch_size
+    resumed = fit(small_model(), *digits(), config, tmp_path / "broken", resume=True, quiet=True)
+    assert [entry["lr"] for entry in resumed.metrics] == [entry["lr"] for entry in whole.metrics]
+    assert_same_weights(tmp_path / "whole", tmp_path / "broken")
+
+
 @pytest.mark.slow
-def test_ctrl_c_ends_cleanly_with_a_checkpoint(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_cleanly_with_a_checkpoint(tmp_path, number):
     with running(tmp_path) as process:
         wait_for_middle_of_epoch(tmp_path, 0)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "resume with --resume" in err
     assert "Traceback" not in err
     assert load_checkpoint(tmp_path)[1] is None

@@ -1,6 +1,9 @@
 """Run folders: nothing is overwritten, and what a run left behind can be used."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +15,12 @@ from torchscn.training import (
     ConfigError,
     fit,
     load_trained,
+    run_folder,
     train,
 )
 from torchscn.training.checkpoint import CURRENT, PREVIOUS
+from torchscn.training.run_folder import RunFolder
+from torchscn.weights import read_weights
 
 
 def test_a_run_is_not_overwritten(tmp_path):
@@ -97,3 +103,47 @@ def test_a_network_of_the_package_is_loaded_by_its_name():
     assert (trained.config.data, trained.config.model) == ("mnist", "scn4")
     with pytest.raises(ValueError, match="neither a run folder nor a network of the package"):
         load_trained("scn4-mnits")
+
+
+HOLD_THE_LOCK = """
+import sys, time
+from pathlib import Path
+from torchscn.training.run_folder import RunFolder
+with RunFolder(Path(sys.argv[1])).lock():
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+def test_one_training_at_a_time(tmp_path):
+    fit(small_model(), *digits(), QUICK, tmp_path, quiet=True)
+    command = [sys.executable, "-c", HOLD_THE_LOCK, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout.readline() == "locked\n"
+            before = contents(tmp_path)
+            with pytest.raises(ConfigError, match="another training is running in"):
+                fit(small_model(), *digits(), QUICK, tmp_path, resume=True, quiet=True)
+            assert contents(tmp_path) == before
+            assert read_weights(tmp_path / "model.safetensors").num_classes == 10, "using the network needs no lock"
+        finally:
+            other.kill()
+    fit(small_model(), *digits(), QUICK, tmp_path, resume=True, quiet=True)  # the system released it
+
+
+def test_the_folder_is_free_after_a_failure(tmp_path):
+    for _ in range(2):
+        with pytest.raises(ValueError, match="10 classes"):
+            fit(small_model(num_classes=7), *digits(), QUICK, tmp_path, quiet=True)
+    fit(small_model(), *digits(), QUICK, tmp_path, quiet=True)
+
+
+def test_systems_without_locks_do_without(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "fcntl", None)
+    run = RunFolder(tmp_path)
+    with run.lock(), run.lock():
+        assert list(tmp_path.iterdir()) == []

@@ -76,10 +76,10 @@ class Dataset(ABC):
             DataError: an unknown split, no data folder, or files that are missing, truncated or not the official ones.
         """
         check_choice("split", split, SPLITS)
-        return self._read(split, data_dir)
+        return self.read(split, data_dir)
 
     @abstractmethod
-    def _read(self, split: str, data_dir: str | Path | None) -> ImageSet:
+    def read(self, split: str, data_dir: str | Path | None) -> ImageSet:
         """The images of a split that is known to exist."""
 
     @abstractmethod
@@ -122,7 +122,7 @@ class FileDataset(Dataset):
     def name(self) -> str:
         return self.source.name
 
-    def _read(self, split: str, data_dir: str | Path | None) -> ImageSet:
+    def read(self, split: str, data_dir: str | Path | None) -> ImageSet:
         return self.decode(read_split(self.source, split, find_data_dir(data_dir)))
 
     def status(self, data_dir: str | Path | None = None, *, verify: bool = False) -> DatasetStatus:

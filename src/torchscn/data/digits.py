@@ -28,7 +28,7 @@ class PackagedDigits(Dataset):
     def name(self) -> str:
         return "digits"
 
-    def _read(self, split: str, data_dir: str | Path | None) -> ImageSet:
+    def read(self, split: str, data_dir: str | Path | None) -> ImageSet:
         digits = _all_digits()
         return digits.take(_rows(split, len(digits)))
 

@@ -1,25 +1,36 @@
-"""Checkpoints: tensors in safetensors, numbers in its header, written atomically.
+"""Checkpoints: tensors in safetensors, numbers and a checksum in its header, written atomically.
 
-The previous file is kept, as a fallback for a checkpoint that cannot be read (a faulty disk, a truncated file).
+The previous file is kept, as a fallback for a checkpoint that cannot be used (a faulty disk, a truncated file, weights
+that are not finite).
 """
 
 import json
+import math
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import safetensors
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchscn.weights import CheckpointError, fill_model, read_groups, write_groups
+from torchscn.weights import (
+    CheckpointError,
+    check_finite,
+    check_match,
+    fill_model,
+    read_groups,
+    read_table,
+    write_groups,
+)
 
 __all__ = [
     "CURRENT",
     "PREVIOUS",
     "Checkpoint",
     "CheckpointError",
+    "Position",
     "load_checkpoint",
     "optimizer_tensors",
     "save_checkpoint",
@@ -30,22 +41,52 @@ PREVIOUS = "checkpoint.previous.safetensors"
 
 
 @dataclass
+class Position:
+    """Where a run is: the next batch to train on, and the sums over the epoch so far."""
+
+    epoch: int = 0
+    batch: int = 0
+    loss_sum: float = 0.0
+    n_wrong: int = 0
+    n_seen: int = 0
+    seconds: float = 0.0  # spent on this epoch
+
+    def next_epoch(self) -> "Position":
+        return Position(epoch=self.epoch + 1)
+
+
+@dataclass
 class Checkpoint:
     """Named groups of tensors (``model``, ``optimizer``, ...) and plain numbers."""
 
     tensors: dict[str, dict[str, Tensor]]
     numbers: dict[str, Any] = field(default_factory=dict)
+    source: str = "the checkpoint"  # where it comes from, for error messages
 
-    def restore_model(self, model: nn.Module, group: str = "model") -> None:
-        """Load the weights of a group into ``model``."""
-        fill_model(model, self.tensors[group], source="the checkpoint")
+    @property
+    def position(self) -> Position:
+        """Where the run was when the checkpoint was written."""
+        return Position(**self.numbers["position"])
+
+    def restore_model(self, model: nn.Module) -> None:
+        """Load the weights into ``model``."""
+        fill_model(model, self.tensors["model"], self.source)
+
+    def averaged_weights(self, expected: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The averaged weights, whose names and shapes must be the ``expected`` ones."""
+        check_match(expected, self.tensors.get("ema", {}), self.source)
+        return self.tensors["ema"]
 
     def restore_optimizer(self, optimizer: Optimizer) -> None:
         """Restore the state of the optimizer; parameter groups keep their own settings."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         state = optimizer.state_dict()
         state["state"] = {}
         for name, value in self.tensors.get("optimizer", {}).items():
-            index, key = name.split(".", 1)
+            index, _, key = name.partition(".")
+            known = index.isdecimal() and int(index) < len(parameters)
+            if not known or value.shape not in ((), parameters[int(index)].shape):
+                raise CheckpointError(f"{self.source} belongs to another network: its optimizer has {name!r}.")
             state["state"].setdefault(int(index), {})[key] = value
         optimizer.load_state_dict(state)
 
@@ -73,24 +114,52 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     os.replace(temporary, current)
 
 
-def load_checkpoint(folder: Path) -> tuple[Checkpoint, str | None]:
-    """The newest readable checkpoint, and a sentence about the newer one if that cannot be read.
+def load_checkpoint(folder: Path, may_be_infinite: Collection[str] = ()) -> tuple[Checkpoint, str | None]:
+    """The newest usable checkpoint, and a sentence about the newer one if that is damaged.
+
+    Args:
+        folder: folder of the run.
+        may_be_infinite: names of weights that need not be finite, such as a mask of the user's own network.
 
     Raises:
         CheckpointError: there is none.
     """
-    problem = None
-    for name in (CURRENT, PREVIOUS):
-        path = folder / name
+    problems: list[str] = []
+    for path in (folder / CURRENT, folder / PREVIOUS):
         if not path.exists():
             continue
         try:
-            return _read(path), problem
-        except (safetensors.SafetensorError, OSError, RuntimeError, ValueError, KeyError) as error:
-            problem = f"{path} cannot be read ({error}); falling back to the previous checkpoint."
-    raise CheckpointError(problem or f"{folder} holds no checkpoint.")
+            checkpoint = _read(path, may_be_infinite)
+        except CheckpointError as error:
+            problems.append(str(error))
+        else:
+            return checkpoint, f"{problems[0]} Falling back to the previous checkpoint." if problems else None
+    raise CheckpointError(" ".join(problems) or f"{folder} holds no checkpoint.")
 
 
-def _read(path: Path) -> Checkpoint:
+def _read(path: Path, may_be_infinite: Collection[str]) -> Checkpoint:
     groups, texts = read_groups(path)
-    return Checkpoint(groups, json.loads(texts["numbers"]))
+    checkpoint = Checkpoint(groups, read_table(path, texts, "numbers"), str(path))
+    if "model" not in groups:
+        raise CheckpointError(f"{path} is not a checkpoint: it holds no weights.")
+    problem = _position_problem(checkpoint.numbers.get("position"))
+    if problem is not None:
+        raise CheckpointError(f"{path} is not a checkpoint: {problem}.")
+    check_finite(groups, str(path), exempt=may_be_infinite)
+    return checkpoint
+
+
+def _position_problem(position: object) -> str | None:
+    """What is wrong with the saved position of a run, if anything."""
+    names = set(Position.__dataclass_fields__)
+    if not isinstance(position, dict) or set(position) != names:
+        return f"'position' must be a table of {', '.join(sorted(names))}"
+    for name in ("epoch", "batch", "n_wrong", "n_seen"):
+        if type(position[name]) is not int or not 0 <= position[name] < 2**53:
+            return f"{name!r} of its position must be a whole number, at least 0"
+    for name in ("loss_sum", "seconds"):
+        if type(position[name]) not in (int, float) or not 0 <= position[name] < math.inf:
+            return f"{name!r} of its position must be a number, at least 0"
+    if position["batch"] and not position["n_seen"]:
+        return "its position is within an epoch in which no image was seen"
+    return None

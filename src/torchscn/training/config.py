@@ -1,6 +1,7 @@
 """Settings of a training run: one flat table, filled from a recipe and overrides. Works without torch."""
 
 import json
+import reprlib
 import tomllib
 import types
 import typing
@@ -98,13 +99,16 @@ class TrainConfig(Settings):
         object.__setattr__(self, "options", options | settings)
         try:
             self._check()
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise ConfigError(str(error)) from error
 
     def __getattr__(self, name: str) -> Any:
         if name in NetworkOptions.names():
             return self.options.get(name)
         raise AttributeError(f"there is no setting {name!r}.")
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
 
     def _check(self) -> None:
         for name in self.options:
@@ -261,15 +265,26 @@ def load_recipe(name: str) -> TrainConfig:
 
 
 def read_config(path: Path) -> TrainConfig:
-    """Settings saved by :meth:`TrainConfig.to_json`."""
+    """Settings saved by :meth:`TrainConfig.to_json`.
+
+    Raises:
+        ConfigError: the file is missing, or is not what it should be.
+    """
     try:
         settings = json.loads(path.read_text())
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ConfigError(f"{path.parent} is not a run folder: it has no {path.name}.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not readable JSON: {error}") from error
-    # A null is a setting that was not set; one that was set to None is written as a word.
-    return TrainConfig().override({name: value for name, value in settings.items() if value is not None})
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path} must hold a table of settings, as {{...}}; it holds something else.")
+    try:
+        # A null is a setting that was not set; one that was set to None is written as a word.
+        return TrainConfig().override({name: value for name, value in settings.items() if value is not None})
+    except ConfigError as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from error
 
 
 def _recipe_folder() -> Path:
@@ -291,10 +306,10 @@ def _convert(name: str, value: Any) -> Any:
         kind = next(option for option in typing.get_args(kind) if option is not types.NoneType)
     try:
         return _as_type(kind, value)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         readable = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
         expected = readable.get(kind, "whole numbers, separated by commas")
-        raise ConfigError(f"{name} takes {expected}; got {value!r}.") from None
+        raise ConfigError(f"{name} takes {expected}; got {reprlib.repr(value)}.") from None
 
 
 def _as_type(kind: Any, value: Any) -> Any:
@@ -313,4 +328,6 @@ def _as_type(kind: Any, value: Any) -> Any:
             raise TypeError
         return value
     parts = [part for part in value.split(",") if part] if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)):
+        raise TypeError
     return tuple(_as_type(int, part) for part in parts)

@@ -7,7 +7,7 @@ import signal
 import time
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torchscn.certificates import certify, spread_sample
 from torchscn.data import Batches, ImageSet, Normalization
 from torchscn.layers import attach_projection
 from torchscn.network import Network
-from torchscn.training.checkpoint import Checkpoint, load_checkpoint, optimizer_tensors, save_checkpoint
+from torchscn.training.checkpoint import Checkpoint, Position, load_checkpoint, optimizer_tensors, save_checkpoint
 from torchscn.training.config import ConfigError, TrainConfig
 from torchscn.training.distributed import Process, start_process, stop_process, sum_over_ranks, was_restarted, wrap
 from torchscn.training.errors import Interrupted
@@ -29,7 +29,7 @@ from torchscn.training.evaluation import evaluate
 from torchscn.training.report import Reporter
 from torchscn.training.run_folder import RunFolder, TrainedModel
 from torchscn.training.schedule import learning_rate
-from torchscn.weights import TrainedWeights, write_weights
+from torchscn.weights import CheckpointError, TrainedWeights, is_finite, write_weights
 
 __all__ = ["DivergenceError", "Position", "TrainResult", "evaluation_batches", "fit", "load_data", "train"]
 
@@ -46,21 +46,6 @@ class TrainResult:
     normalization: Normalization
     metrics: list[dict[str, Any]]  # one entry per epoch
     folder: Path
-
-
-@dataclass
-class Position:
-    """Where a run is: the next batch to train on, and the sums over the epoch so far."""
-
-    epoch: int = 0
-    batch: int = 0
-    loss_sum: float = 0.0
-    n_wrong: int = 0
-    n_seen: int = 0
-    seconds: float = 0.0  # spent on this epoch
-
-    def next_epoch(self) -> "Position":
-        return Position(epoch=self.epoch + 1)
 
 
 def train(
@@ -156,16 +141,32 @@ def fit(
         DivergenceError: the loss is no longer finite.
         Interrupted: on Ctrl-C or a termination signal, after writing a checkpoint.
     """
-    process = process or Process()
+    with ExitStack() as held:
+        return _fit(model, train_set, test_set, config, run_dir, resume, process or Process(), quiet, held)
+
+
+def _fit(
+    model: nn.Module,
+    train_set: ImageSet,
+    test_set: ImageSet,
+    config: TrainConfig,
+    run_dir: Path,
+    resume: bool,
+    process: Process,
+    quiet: bool,
+    held: ExitStack,
+) -> TrainResult:
+    """:func:`fit`; whatever must be let go at the end of the run, however it ends, goes to ``held``."""
     run = RunFolder(run_dir)
     _check_folder(run, resume)
-    resume = resume or was_restarted()
     normalization = Normalization.fit(train_set.images, per_pixel=config.mean == "pixel", divide=config.divide_std)
     shares = functools.partial(Batches, rank=process.rank, world_size=process.world_size)
     augmentation = config.make_augmentation()
     batches = shares(train_set, config.batch_size, normalization, augmentation, seed=config.seed)
     test_batches = shares(test_set, config.batch_size, normalization, shuffle=False, drop_last=False)
     if process.is_main:
+        held.enter_context(run.lock())
+        _check_folder(run, resume)  # again: another training may have ended in the meantime
         run.begin(config)
     reporter = Reporter(run, config, is_main=process.is_main, quiet=quiet)
     sample = normalization(spread_sample(train_set.images)).to(process.device)
@@ -185,21 +186,25 @@ def fit(
 
     position = Position()
     metrics: list[dict[str, Any]] = []
-    if resume and run.has_checkpoint():
-        checkpoint, problem = load_checkpoint(run.path)
+    if run.has_checkpoint():
+        # A mask in the user's network may be infinite from the start; anything else that is not finite is damage.
+        infinite = [name for name, value in model.state_dict().items() if not is_finite(value)]
+        checkpoint, problem = load_checkpoint(run.path, may_be_infinite=infinite)
         if problem:
             reporter.warn(problem)
         checkpoint.restore_model(model)
         checkpoint.restore_optimizer(optimizer)
         if average:
-            average.restore(checkpoint.tensors["ema"])
-        position = Position(**checkpoint.numbers["position"])
+            average.restore(checkpoint.averaged_weights(average.weights))
+        position = checkpoint.position
+        _check_position(position, len(batches), checkpoint.source)
         if not process.is_main:
             # The checkpoint holds the main process's sums; those of the others are lost in a restart.
             position = Position(position.epoch, position.batch, seconds=position.seconds)
         metrics = [entry for entry in run.read_metrics() if entry["epoch"] <= position.epoch]
-        if process.is_main and position.epoch < config.epochs:
-            run.note_resumption(position.epoch)
+        if process.is_main:
+            for sentence in run.mend_records(position.epoch, finished=position.epoch >= config.epochs):
+                reporter.warn(sentence)
         reporter.say(f"resuming in epoch {position.epoch + 1}, batch {position.batch + 1}")
     replica = wrap(model, process)
     height, width = train_set.images.shape[2:]
@@ -238,7 +243,8 @@ def fit(
                 if _any_rank(bool(interrupted), process):
                     save(position)
                     raise Interrupted(
-                        f"stopped in epoch {position.epoch + 1}; resume with --resume --run-dir {run_dir}"
+                        f"stopped in epoch {position.epoch + 1}; resume with --resume --run-dir {run_dir}",
+                        *interrupted[:1],
                     )
                 if time.monotonic() - last_save > config.checkpoint_seconds:
                     save(position)
@@ -258,10 +264,11 @@ def fit(
                     "train_error": 100 * n_wrong_sum / n_seen,
                     "test_loss": test.loss,
                     "test_error": test.error,
-                    "lr": optimizer.param_groups[0]["lr"],
+                    # Of the last step. The optimizer does not know it if the run was resumed after that step.
+                    "lr": learning_rate(config, (position.epoch + 1) * len(batches) - 1, len(batches)),
                     "seconds": position.seconds,
                     "evaluation_seconds": time.monotonic() - evaluation_started,
-                    "images_per_second": n_seen / position.seconds,
+                    "images_per_second": n_seen / max(position.seconds, 1e-9),
                     "layers": [dataclasses.asdict(c) for c in certificates],
                 }
             )
@@ -290,6 +297,14 @@ def _check_folder(run: RunFolder, resume: bool) -> None:
         raise ConfigError(f"{run.path} already holds a finished run; choose another --run-dir.")
     elif resume:
         raise ConfigError(f"{run.path} holds no checkpoint to resume from; leave --resume out for a new run.")
+
+
+def _check_position(position: Position, n_batches: int, source: str) -> None:
+    """Check that the position in a checkpoint exists in this run."""
+    if position.batch > n_batches:
+        raise CheckpointError(
+            f"{source} is at batch {position.batch} of an epoch, but an epoch has {n_batches}: is this the same data?"
+        )
 
 
 def _check_scores(model: nn.Module, sample: Tensor, images: ImageSet) -> None:
