@@ -3,9 +3,7 @@
 import dataclasses
 import functools
 import math
-import signal
 import time
-import types
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,11 +22,13 @@ from torchscn.network import Network
 from torchscn.training.checkpoint import Checkpoint, Position, load_checkpoint, optimizer_tensors, save_checkpoint
 from torchscn.training.config import ConfigError, TrainConfig
 from torchscn.training.distributed import Process, start_process, stop_process, sum_over_ranks, was_restarted, wrap
+from torchscn.training.ema import AveragedWeights
 from torchscn.training.errors import Interrupted
 from torchscn.training.evaluation import evaluate
 from torchscn.training.report import Reporter
 from torchscn.training.run_folder import RunFolder, TrainedModel
 from torchscn.training.schedule import learning_rate
+from torchscn.training.signals import watch_signals
 from torchscn.weights import CheckpointError, TrainedWeights, is_finite, write_weights
 
 __all__ = ["DivergenceError", "Position", "TrainResult", "evaluation_batches", "fit", "load_data", "train"]
@@ -221,7 +221,7 @@ def _fit(
         numbers = {"position": dataclasses.asdict(position), "about": about}
         save_checkpoint(run.path, Checkpoint(tensors, numbers))
 
-    with _signals() as interrupted, reporter:
+    with watch_signals() as interrupted, reporter:
         while position.epoch < config.epochs:
             last_save = time.monotonic()
             started = time.monotonic() - position.seconds
@@ -338,65 +338,9 @@ def train_step(
     return float(loss.detach()), int((scores.detach().argmax(1) != labels).sum())
 
 
-class AveragedWeights:
-    """An exponential moving average of a model's state, batch norm statistics included."""
-
-    def __init__(self, model: nn.Module, decay: float):
-        self.decay = decay
-        self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-    def update(self, model: nn.Module, step: int) -> None:
-        """Move towards the model's state; faster early on, so that the start is forgotten."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        with torch.no_grad():
-            for name, value in model.state_dict().items():
-                if value.is_floating_point():
-                    self.weights[name].lerp_(value, 1 - decay)
-                else:
-                    self.weights[name].copy_(value)
-
-    def restore(self, weights: dict[str, Tensor]) -> None:
-        for name, value in weights.items():
-            self.weights[name].copy_(value)
-
-    def copy_to(self, model: nn.Module) -> None:
-        model.load_state_dict(self.weights)
-
-    @contextmanager
-    def applied_to(self, model: nn.Module) -> Iterator[None]:
-        """Put the averaged weights into the model temporarily, then restore its own."""
-        own = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        self.copy_to(model)
-        try:
-            yield
-        finally:
-            model.load_state_dict(own)
-
-
 @contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
     yield
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """A list that fills when Ctrl-C or a termination signal arrives, so that the current step can finish."""
-    received: list[int] = []
-
-    def note(number: int, frame: types.FrameType | None) -> None:
-        received.append(number)
-
-    watched = (signal.SIGINT, signal.SIGTERM)
-    try:
-        before = {number: signal.signal(number, note) for number in watched}
-    except ValueError:  # not in the main thread: its owner handles signals
-        yield received
-        return
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _any_rank(flag: bool, process: Process) -> bool:
