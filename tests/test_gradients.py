@@ -122,11 +122,11 @@ def test_operator_passes_torch_library_checks():
     shift = torch.full((5,), 0.01, dtype=torch.float64).requires_grad_()
     torch.library.opcheck(
         torch.ops.torchscn.solve.default,
-        (rhs, gram, shift, None, "non_negative", [], "coordinate", 1e-10, None, "signal"),
+        (rhs, gram, shift, None, "non_negative", None, None, "coordinate", 1e-10, None, "signal"),
     )
     torch.library.opcheck(
         torch.ops.torchscn.solve.default,
-        (rhs, gram, None, None, "on_support", [rhs.detach()], "coordinate", 1e-10, None, "signal"),
+        (rhs, gram, None, None, "on_support", rhs.detach(), None, "coordinate", 1e-10, None, "signal"),
     )
 
 
@@ -298,3 +298,11 @@ def test_vmap_over_nothing():
     D = random_dictionary(5, 12)
     codes = torch.func.vmap(lambda x: torchscn.sparse_code(x, D, 0.1))(torch.zeros(0, 3, 12, dtype=torch.float64))
     assert codes.shape == (0, 3, 5)
+
+
+def test_batched_gradients():
+    D, x = random_dictionary(5, 12), signals(3, 12).requires_grad_()
+    code = partial(torchscn.sparse_code, dictionary=D, lam1=0.1, lam2=0.1, tol=1e-12)
+    assert gradcheck(code, (x,), check_batched_grad=True)
+    jacobian = torch.autograd.functional.jacobian
+    assert_close(jacobian(code, x, vectorize=True), jacobian(code, x))

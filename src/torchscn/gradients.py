@@ -89,6 +89,7 @@ def _is_traced(rhs: Tensor) -> bool:
         or rhs.is_meta
         or type(rhs) not in (Tensor, torch.nn.Parameter)
         or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.is_legacy_batchedtensor(rhs)  # of torch.autograd.grad(..., is_grads_batched=True)
     )
 
 
@@ -217,12 +218,15 @@ def _operator(
     shift: Tensor | None,
     init: Tensor | None,
     kind: str,
-    bounds: Sequence[Tensor],
+    bound: Tensor | None,
+    other_bound: Tensor | None,
     solver: str,
     tol: float,
     max_iter: int | None,
     stop: str,
 ) -> Tensor:
+    # Two optional tensors rather than a list, for which torch has no rule when gradients are batched.
+    bounds = (tensor for tensor in (bound, other_bound) if tensor is not None)
     return _solve(rhs, gram, shift, init, Options(solver, tol, max_iter, stop=stop), kind, *bounds)
 
 
@@ -233,23 +237,26 @@ def _(rhs: Tensor, *_: Any) -> Tensor:
 
 def _call_operator(problem: Problem, options: Options) -> Tensor:
     """The registered operator, whose schema takes no objects."""
-    constraint = problem.constraint
+    tensors = problem.constraint.tensors()
+    if len(tensors) > 2:
+        raise TypeError(f"operators take constraints of at most two tensors; {problem.constraint.kind!r} has more.")
+    bound, other_bound = (*tensors, None, None)[:2]
     codes: Tensor = _operator(
-        *(problem.rhs, problem.gram, problem.shift, problem.init, constraint.kind, list(constraint.tensors())),
+        *(problem.rhs, problem.gram, problem.shift, problem.init, problem.constraint.kind, bound, other_bound),
         *(options.solver, options.tol, options.max_iter, options.stop),
     )
     return codes
 
 
 def _operator_setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, gram, shift, _, kind, bounds, solver, tol, max_iter, stop = inputs
+    _, gram, shift, _, kind, bound, other_bound, solver, tol, max_iter, stop = inputs
     options = Options(solver, tol, max_iter, stop=stop)
+    bounds = (tensor for tensor in (bound, other_bound) if tensor is not None)
     _keep(ctx, (None, gram, shift, None, options, kind, *bounds), output)
 
 
 def _operator_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    n_bounds = len(ctx.needs_input_grad[5])
-    return *_backward(ctx, grad, _call_operator), None, None, [None] * n_bounds, None, None, None, None
+    return _backward(ctx, grad, _call_operator) + (None,) * 8
 
 
 _operator.register_autograd(_operator_backward, setup_context=_operator_setup_context)

@@ -114,7 +114,7 @@ def normal_form(
 
 
 class Constraint(ABC):
-    """Which codes are allowed. A subclass is a frozen dataclass whose fields are all tensors.
+    """Which codes are allowed. A subclass is a frozen dataclass of at most two fields, all tensors.
 
     ``kind`` is its name in :data:`CONSTRAINTS`. Operators do not take objects, so a constraint is passed to them as its
     kind and its tensors. All methods work on ``(n_signals, n_atoms)``.
