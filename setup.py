@@ -66,7 +66,10 @@ setup(
         Extension(
             "torchscn.kernels._cpu",
             sources=[f"{SOURCES}/library.cpp"],
-            depends=[f"{SOURCES}/{name}" for name in ("block.cpp", "call.h", "platform.h", "problem.h")],
+            depends=[
+                f"{SOURCES}/{name}"
+                for name in ("block.cpp", "call.h", "conditioning.h", "face.h", "lanes.h", "platform.h", "problem.h")
+            ],
             extra_compile_args=COMMON_FLAGS,
             extra_link_args=["-pthread"],
             language="c++",

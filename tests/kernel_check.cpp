@@ -3,33 +3,43 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <limits>
 #include <random>
 #include <vector>
 
 #include "call.h"
 
-using Values = std::vector<float>;
+// Number type, with the tag of the interface.
+template <class T> constexpr std::int32_t kNumber = sizeof(T) == sizeof(float) ? kFloat32 : kFloat64;
 
-static Values random_gram(std::size_t n_atoms, std::mt19937& random) {
-    const std::size_t n_features = 2 * n_atoms + 3;
-    std::normal_distribution<float> normal;
-    Values atoms(n_atoms * n_features), gram(n_atoms * n_atoms);
-    for (float& value : atoms) value = normal(random) / std::sqrt(static_cast<float>(n_features));
+template <class T>
+static std::vector<T> random_gram(std::size_t n_atoms, std::size_t n_features, double ridge, std::mt19937& random) {
+    std::normal_distribution<double> normal;
+    std::vector<double> atoms(n_atoms * n_features);
+    std::vector<T> gram(n_atoms * n_atoms);
+    for (double& value : atoms) value = normal(random) / std::sqrt(static_cast<double>(n_features));
     for (std::size_t i = 0; i < n_atoms; ++i)
-        for (std::size_t j = 0; j < n_atoms; ++j)
-            for (std::size_t k = 0; k < n_features; ++k)
-                gram[i * n_atoms + j] += atoms[i * n_features + k] * atoms[j * n_features + k];
+        for (std::size_t j = 0; j < n_atoms; ++j) {
+            double sum = i == j ? ridge : 0;
+            for (std::size_t k = 0; k < n_features; ++k) sum += atoms[i * n_features + k] * atoms[j * n_features + k];
+            gram[i * n_atoms + j] = static_cast<T>(sum);
+        }
     return gram;
 }
 
-static ScnCall make_call(const Values& rhs, const Values& gram, Values& codes, std::vector<unsigned char>& converged) {
+template <class T>
+static ScnCall make_call(const std::vector<T>& rhs, const std::vector<T>& gram, std::vector<T>& codes,
+                         std::vector<unsigned char>& converged) {
     ScnCall call{};
     call.interface_version = kInterfaceVersion;
+    call.number = kNumber<T>;
     call.n_threads = 2;
     call.n_signals = static_cast<std::int64_t>(converged.size());
     call.n_atoms = static_cast<std::int64_t>(rhs.size() / converged.size());
     call.max_iter = 1000;
     call.tol = 1e-6;
+    call.promise = 1e-5;
+    call.rounding = 4 * static_cast<double>(std::numeric_limits<T>::epsilon());
     call.rhs = rhs.data();
     call.gram = gram.data();
     call.codes = codes.data();
@@ -37,38 +47,62 @@ static ScnCall make_call(const Values& rhs, const Values& gram, Values& codes, s
     return call;
 }
 
-// The largest violation of the conditions for codes >= 0.
-static double residual(const Values& rhs, const Values& gram, const Values& codes, std::size_t n_atoms) {
+// The largest violation of the optimality conditions: for codes >= 0, or on the support where there is a mask.
+template <class T>
+static double residual(const std::vector<T>& rhs, const std::vector<T>& gram, const std::vector<T>& codes,
+                       const std::vector<T>& mask, std::size_t n_atoms) {
     double worst = 0;
     for (std::size_t place = 0; place < codes.size(); ++place) {
         const std::size_t i = place % n_atoms, row = place - i;
-        double gradient = -rhs[place];
+        double gradient = -static_cast<double>(rhs[place]);
         for (std::size_t j = 0; j < n_atoms; ++j)
-            gradient += static_cast<double>(gram[i * n_atoms + j]) * codes[row + j];
-        worst = std::fmax(worst, std::fabs(std::fmin(static_cast<double>(codes[place]), gradient)));
+            gradient += static_cast<double>(gram[i * n_atoms + j]) * static_cast<double>(codes[row + j]);
+        const double code = static_cast<double>(codes[place]);
+        const double violation = mask.empty() ? std::fmin(code, gradient) : mask[place] > T(0) ? gradient : code;
+        worst = std::fmax(worst, std::fabs(violation));
     }
     return worst;
 }
 
-static bool solves(std::size_t n_signals, std::size_t n_atoms) {
+// Solves random problems with `n_features` features to an atom's own; few features need exact steps.
+template <class T>
+static bool solves(std::size_t n_signals, std::size_t n_atoms, std::size_t n_features, bool on_support) {
     std::mt19937 random(static_cast<unsigned>(n_signals + n_atoms));
-    std::normal_distribution<float> normal;
-    const Values gram = random_gram(n_atoms, random);
-    Values rhs(n_signals * n_atoms), codes(rhs.size());
-    for (float& value : rhs) value = normal(random);
+    std::normal_distribution<double> normal;
+    const std::vector<T> gram = random_gram<T>(n_atoms, n_features, 1e-3, random);
+    std::vector<T> rhs(n_signals * n_atoms), codes(rhs.size()), mask(on_support ? rhs.size() : 0);
+    for (T& value : rhs) value = static_cast<T>(normal(random));
+    for (T& value : mask) value = static_cast<T>(normal(random));
     std::vector<unsigned char> converged(n_signals);
     ScnCall call = make_call(rhs, gram, codes, converged);
+    call.finishes = 1;
+    call.by_block = static_cast<std::int32_t>(n_signals % 2);
+    if (on_support) call.constraint = kOnSupport, call.mask = mask.data();
     const int status = scn_solve(&call);
-    const double worst = residual(rhs, gram, codes, n_atoms);
-    if (status == kOk && worst < 1e-4) return true;
-    std::printf("status %d, residual %g with %zu atoms, %zu signals\n", status, worst, n_atoms, n_signals);
-    return false;
+    const double worst = residual(rhs, gram, codes, mask, n_atoms), allowed = sizeof(T) == sizeof(float) ? 2e-3 : 1e-4;
+    bool all = status == kOk && worst < allowed;
+    for (unsigned char done : converged) all = all && done;
+    if (!all)
+        std::printf("status %d, residual %g with %zu atoms, %zu features, %zu signals\n", status, worst, n_atoms,
+                    n_features, n_signals);
+    return all;
+}
+
+template <class T>
+static bool solves_all() {
+    bool ok = true;
+    for (unsigned n_atoms : {1u, 4u, 7u, 16u, 33u})
+        for (unsigned n_signals : {1u, 8u, 101u})
+            for (unsigned n_features : {2 * n_atoms + 3, n_atoms / 3 + 1})
+                for (bool on_support : {false, true})
+                    ok = solves<T>(n_signals, n_atoms, n_features, on_support) && ok;
+    return ok;
 }
 
 template <class Change>
 static bool refuses(const char* what, Change change) {
-    const Values rhs(4), gram(16);
-    Values codes(4);
+    const std::vector<float> rhs(4), gram(16);
+    std::vector<float> codes(4);
     std::vector<unsigned char> converged(1);
     ScnCall call = make_call(rhs, gram, codes, converged);
     change(call);
@@ -77,15 +111,27 @@ static bool refuses(const char* what, Change change) {
     return false;
 }
 
+// A matrix with a negative eigenvalue, and an atom without energy that wants a code.
+static bool refuses_bad_problems() {
+    const std::vector<float> rhs{1, 1}, indefinite{1, 2, 2, 1}, empty{1, 0, 0, 0};
+    std::vector<float> codes(2);
+    std::vector<unsigned char> converged(1);
+    ScnCall call = make_call(rhs, indefinite, codes, converged);
+    if (scn_solve(&call) != kNotConvex) return std::puts("an indefinite matrix was not refused"), false;
+    call.gram = empty.data();
+    if (scn_solve(&call) != kUnbounded) return std::puts("an unbounded problem was not refused"), false;
+    return true;
+}
+
 int main() {
     bool ok = scn_interface_version() == kInterfaceVersion;
-    for (unsigned n_atoms : {1u, 4u, 7u, 16u, 33u})
-        for (unsigned n_signals : {1u, 8u, 100u}) ok = solves(n_signals, n_atoms) && ok;
+    ok = solves_all<float>() && solves_all<double>() && ok;
     ok = refuses("another version", [](ScnCall& call) { call.interface_version = kInterfaceVersion + 1; }) && ok;
     ok = refuses("an unknown constraint", [](ScnCall& call) { call.constraint = 99; }) && ok;
     ok = refuses("a support without its mask", [](ScnCall& call) { call.constraint = kOnSupport; }) && ok;
     ok = refuses("an unknown number type", [](ScnCall& call) { call.number = 99; }) && ok;
     ok = refuses("an unknown instruction set", [](ScnCall& call) { call.isa = 99; }) && ok;
+    ok = refuses_bad_problems() && ok;
     if (ok) std::puts("ok");
     return ok ? 0 : 1;
 }

@@ -322,3 +322,37 @@ def test_lam1_of_another_type_is_refused(layer):
     for call in (layer, layer.solve):
         with pytest.raises(TypeError, match=r"lam1 is torch\.float64"):
             call(x)
+
+
+@pytest.mark.parametrize(("channels", "n_atoms"), [(1, 16), (1, 64), (3, 64), (3, 128), (8, 32), (16, 64)])
+def test_default_layers_are_as_accurate_as_they_say(channels, n_atoms):
+    """Overcomplete or not, dim or bright: every position within ten times the tolerance, and the gradient right."""
+    torch.manual_seed(0)
+    layer = SparseCoding2d(channels, n_atoms)
+    x = torch.randn(3, channels, 10, 10)
+    x[1] *= 1e-3
+    x[2, :, :5] = 0
+    exact = copy.deepcopy(layer).double()
+    exact.solver = "active_set"
+    wanted, solution = exact.solve(x.double()).codes, layer.solve(x)
+    assert solution.converged.all()
+    assert ((solution.codes - wanted).norm(dim=1) <= 10 * layer.tol * wanted.norm(dim=1)).double().mean() >= 0.999
+    incoming = torch.randn_like(wanted)
+    layer(x).backward(incoming.float())
+    exact(x.double()).backward(incoming)
+    cosine = torch.nn.functional.cosine_similarity(
+        layer.dictionary.grad.double().flatten(), exact.dictionary.grad.flatten(), dim=0
+    )
+    assert cosine > 0.99
+
+
+def test_layers_certify_every_position_by_itself():
+    """A dim image in a block of bright ones is not declared done because they are."""
+    layer = SparseCoding2d(3, 16, tol=1e-3)
+    x = torch.randn(2, 3, 6, 6)
+    x[1] *= 1e-6
+    solution = layer.solve(x)
+    alone = layer.solve(x[1:])
+    assert solution.converged.all()
+    size = alone.codes.norm(dim=1)
+    assert ((solution.codes[1:] - alone.codes).norm(dim=1) <= 20 * layer.tol * size).all()

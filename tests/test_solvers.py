@@ -239,3 +239,108 @@ def test_non_contiguous_input(kernel):
     strided = torch.empty(6, 80, dtype=torch.float64).mT[::2].copy_(x)
     assert not strided.is_contiguous()
     assert_close(torchscn.sparse_code(strided, D.mT.contiguous().mT, 0.1, 1e-3), expected)
+
+
+@pytest.mark.parametrize("solver", ["auto", "active_set"])
+@pytest.mark.parametrize("seed", range(6))
+def test_overcomplete_dictionaries_are_solved_exactly(solver, seed, kernel):
+    """Few features, many atoms: sweeps alone would take thousands of rounds."""
+    D, x = random_dictionary(40, 6, seed), signals(9, 6, seed)
+    solution = torchscn.solve(x, D, 0.02, 1e-4, solver=solver, tol=1e-9)
+    assert solution.converged.all()
+    assert_close(solution.codes, nnls(x, D, torch.full((40,), 0.02).double(), 1e-4), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("solver", torchscn.list_solvers())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_tiny_atom_fools_nobody(solver, dtype, kernel):
+    D, x = random_dictionary(12, 20).to(dtype), signals(60, 20).to(dtype)
+    D[5] *= 1e-5
+    x[:20] += 30 * D[5] / D[5].norm()  # so that its code matters
+    exact = nnls(x.double(), D.double(), torch.zeros(12).double(), 0.0)
+    solution = torchscn.solve(x, D, solver=solver, tol=1e-4)
+    error = (solution.codes - exact).norm(dim=-1) / exact.norm(dim=-1)
+    parts = D.double().norm(dim=-1)
+    part_error = ((solution.codes - exact) * parts).norm(dim=-1) / (exact * parts).norm(dim=-1)
+    assert solution.converged.double().mean() > 0.9
+    assert torch.maximum(error, part_error)[solution.converged].max() < 1e-3
+
+
+def test_failing_exact_solver_returns_its_best_codes(kernel):
+    """Dependent atoms without lam2, and too few iterations."""
+    D, x = random_dictionary(100, 50).float(), signals(20, 50).float()
+    solution = torchscn.solve(x, D, 0.1, solver="active_set", max_iter=2)
+    assert not solution.converged.all()
+    assert torchscn.objective(x, D, solution.codes, 0.1).lt(x.square().sum(-1) / 2).all()
+    assert solution.codes.max() < 100
+
+
+def test_unfinished_signals_alone_take_longer(kernel):
+    """A black signal beside bright ones: neither holds the other up, nor hides behind it."""
+    D, x = random_dictionary(24, 10), signals(64, 10)
+    x[::2] *= 1e-12
+    solution = torchscn.solve(x, D, 0.0, 1e-3, tol=1e-6)
+    exact = nnls(x * torch.where(torch.arange(64) % 2 == 0, 1e12, 1.0)[:, None], D, torch.zeros(24).double(), 1e-3)
+    found = solution.codes * torch.where(torch.arange(64) % 2 == 0, 1e12, 1.0)[:, None]
+    assert solution.converged.all()
+    assert_close(found, exact, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-8, 1e8, 1e20])
+@pytest.mark.parametrize("solver", torchscn.list_solvers())
+def test_bright_and_dim_signals(scale, solver, kernel):
+    D, x = random_dictionary(9, 14).float(), signals(20, 14).float()
+    expected = torchscn.solve(x, D, solver=solver, tol=1e-6)
+    solution = torchscn.solve(x * scale, D, solver=solver, tol=1e-6)
+    assert solution.converged.all()
+    assert_close(solution.codes / scale, expected.codes, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e-25, 1e-32])
+@pytest.mark.parametrize("solver", torchscn.list_solvers())
+def test_dictionary_whose_gram_matrix_vanishes(scale, solver, kernel):
+    D, x = random_dictionary(5, 12).float(), signals(6, 12).float()
+    expected = torchscn.solve(x, D, solver=solver, tol=1e-6).codes
+    solution = torchscn.solve(x, D * scale, solver=solver, tol=1e-6)
+    assert solution.converged.all()
+    assert_close(solution.codes * scale, expected, atol=1e-4, rtol=1e-3)
+    x.requires_grad_()
+    torchscn.sparse_code(x, D * scale, solver=solver).sum().mul(scale).backward()
+    assert x.grad.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("solver", torchscn.list_solvers())
+def test_indefinite_gram_matrix_is_refused(solver, kernel):
+    indefinite = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    negative = torch.tensor([[1.0, 0.0], [0.0, -1.0]])
+    for gram in (indefinite, negative, negative.double()):
+        with pytest.raises(ValueError, match="not positive semi-definite"):
+            torchscn.nonneg_qp(torch.ones(3, 2, dtype=gram.dtype), gram, solver=solver)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", range(10))
+def test_singular_gram_matrix_is_not_refused(seed, dtype, kernel):
+    """Rounding makes some of its eigenvalues negative."""
+    D = random_dictionary(60, 7, seed).to(dtype) * 100
+    assert torchscn.solve(signals(3, 7, seed).to(dtype), D, 0.1).codes.isfinite().all()
+
+
+def test_unbounded_problem_is_refused(kernel):
+    """A penalty below zero on an atom without energy."""
+    with pytest.raises(ValueError, match="its code would be infinite"):
+        torchscn.sparse_code(torch.ones(3, 2), torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([0.0, -1.0]))
+
+
+def test_refusals_reach_through_transforms():
+    gram = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    with pytest.raises(ValueError, match="not positive semi-definite"):
+        torch.func.vmap(lambda rhs: torchscn.nonneg_qp(rhs, gram))(torch.ones(3, 2))
+    with pytest.raises(ValueError, match="not positive semi-definite"):
+        torch.func.grad(lambda rhs: torchscn.nonneg_qp(rhs, gram).sum())(torch.ones(3, 2))
+
+
+def test_negative_lam2_is_refused():
+    D, x = random_dictionary(3, 5), signals(2, 5)
+    with pytest.raises(ValueError, match="lam2 must be at least 0"):
+        torchscn.sparse_code(x, D, 0.1, torch.tensor(-0.1, dtype=torch.float64))

@@ -1,11 +1,13 @@
 """Sparse coding as functions: validate, build the normal form, call the solver and the gradient rule."""
 
-from typing import Any, NamedTuple, Protocol, Self
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from torchscn.gradients import GRADIENT_RULES
+from torchscn.kernels import VanishingAtomError
 from torchscn.options import Options
 from torchscn.problem import NonNegative, Problem, Solution, gram_matrix
 from torchscn.solvers import SOLVERS
@@ -45,9 +47,9 @@ def sparse_code(
         lam1: l1 penalty: a number, a scalar tensor, or one value per atom ``(n_atoms,)``; numbers must not be negative.
         lam2: l2 penalty: a number or a scalar tensor. If it is above 0, the code is unique.
         solver: one of :func:`torchscn.list_solvers`.
-        tol: relative accuracy of the codes: stop when no code of a signal changes by more than ``tol`` times its
-            largest code. Values below rounding level are raised to it; 0 with a ``max_iter`` runs exactly that many
-            iterations.
+        tol: relative accuracy of the codes. Where ``converged`` (of :func:`solve`) is True, they are within ten times
+            ``tol`` of the exact ones, relative to their length, or as near as the dtype can tell. Values below
+            rounding level are raised to it; 0 with a ``max_iter`` runs exactly that many iterations.
         max_iter: cap on the iterations; None uses the solver's own.
         grad: ``"implicit"`` differentiates the optimality conditions, ``"unrolled"`` every step of
             ``solver="fista"``.
@@ -131,6 +133,8 @@ def nonneg_qp(
             f"got gram {tuple(gram.shape)} and rhs {tuple(rhs.shape)}."
         )
     with no_autocast(rhs):
+        # Without energy nothing bounds a code from above, so it is not asked for.
+        rhs = torch.where(gram.diagonal() == 0, rhs.clamp(max=0), rhs)
         return differentiable(rhs, (gram + gram.mT) / 2, 0.0, options, init)
 
 
@@ -138,14 +142,24 @@ class Model(Protocol):
     """Atoms and penalties, as this module sees them: for dense signals here, for patches in :mod:`torchscn.patches`."""
 
     @property
+    def dictionary(self) -> Tensor:
+        """The atoms, one after the other in the first dimension."""
+
+    @property
     def atom_dim(self) -> int:
         """The dimension of the atoms in the codes, counted from the end."""
+
+    def scaled(self, factor: Tensor) -> Self:
+        """The model whose codes are those of this one divided by ``factor``: larger atoms, and penalties to match."""
 
     def check(self, x: Any) -> tuple[Tensor, Self]:
         """Input and model in a precision to solve in; raises an error if something is wrong with them."""
 
     def normal_form(self, x: Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
         """Correlations ``D x`` with atoms last, Gram matrix, and what to subtract from the correlations per atom."""
+
+
+M = TypeVar("M", bound=Model)
 
 
 class SignalModel(NamedTuple):
@@ -158,6 +172,9 @@ class SignalModel(NamedTuple):
     @property
     def atom_dim(self) -> int:
         return -1
+
+    def scaled(self, factor: Tensor) -> "SignalModel":
+        return SignalModel(self.dictionary * factor, self.lam1 * factor, self.lam2 * factor * factor)
 
     def check(self, x: Any) -> tuple[Tensor, "SignalModel"]:
         x, *own = full_precision(x, *self)
@@ -172,18 +189,44 @@ def code(x: Tensor, model: Model, options: Options, init: Tensor | None = None) 
     """Codes, differentiable by the chosen gradient rule."""
     x, model = model.check(x)
     with no_autocast(x):
-        rhs, gram, lam1 = model.normal_form(x)
-        return differentiable(rhs, gram, lam1, options, init).movedim(-1, model.atom_dim)
+        try:
+            return _code(x, model, options, init)
+        except VanishingAtomError:
+            # The Gram matrix has lost small atoms to underflow; larger ones have codes smaller by the same factor.
+            larger, factor = _enlarged(model)
+            return factor * _code(x, larger, options, None if init is None else init / factor)
+
+
+def _code(x: Tensor, model: Model, options: Options, init: Tensor | None) -> Tensor:
+    rhs, gram, lam1 = model.normal_form(x)
+    return differentiable(rhs, gram, lam1, options, init).movedim(-1, model.atom_dim)
+
+
+def _enlarged(model: M) -> tuple[M, Tensor]:
+    """The same problem with the largest entry of the dictionary around 1, and what its codes are to be times."""
+    size = model.dictionary.detach().abs().amax()
+    factor = torch.ldexp(torch.ones_like(size), 1 - torch.frexp(size).exponent)
+    return model.scaled(factor), factor
 
 
 def certify_codes(x: Tensor, model: Model, options: Options, init: Tensor | None = None) -> Solution:
     """Codes with their certificate, without a gradient."""
     x, model = model.check(x)
     with torch.no_grad(), no_autocast(x):
-        rhs, gram, lam1 = model.normal_form(x)
-        problem = normal_problem(rhs, gram, lam1, init)
-        result = SOLVERS[options.solver](problem, options)
-        residual, leading = problem.residual(result.codes), rhs.shape[:-1]
+        try:
+            return _certify(x, model, options, init)
+        except VanishingAtomError:
+            larger, factor = _enlarged(model)
+            solution = _certify(x, larger, options, None if init is None else init / factor)
+            # A gradient entry is a product with an atom, so it is larger by the factor; a code is smaller.
+            return replace(solution, codes=factor * solution.codes, residual=solution.residual / factor)
+
+
+def _certify(x: Tensor, model: Model, options: Options, init: Tensor | None) -> Solution:
+    rhs, gram, lam1 = model.normal_form(x)
+    problem = normal_problem(rhs, gram, lam1, init)
+    result = SOLVERS[options.solver](problem, options)
+    residual, leading = problem.residual(result.codes), rhs.shape[:-1]
     codes = result.codes.reshape(rhs.shape).movedim(-1, model.atom_dim)
     return Solution(
         codes, residual.reshape(leading), result.converged.reshape(leading), result.n_iter, result.mean_iter

@@ -125,9 +125,10 @@ class CodingLayer(nn.Module):
     def solve(self, x: Tensor) -> Solution:
         """Codes of ``x`` with their certificate, without a gradient.
 
-        ``codes`` has the shape of the layer's output; ``residual`` and ``converged`` lack the atom dimension.
+        ``codes`` has the shape of the layer's output; ``residual`` and ``converged`` lack the atom dimension. Every
+        signal is judged by itself, whatever ``stop`` says.
         """
-        return certify_codes(x, self.coding_model(), self.options)
+        return certify_codes(x, self.coding_model(), replace(self.options, stop="signal"))
 
     def _shape_repr(self) -> str:
         return f"{self.dictionary.shape[1]}, {self.n_atoms}"

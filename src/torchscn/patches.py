@@ -118,6 +118,10 @@ class PatchModel(NamedTuple):
     def atom_dim(self) -> int:
         return self.geometry.channel_dim
 
+    def scaled(self, factor: Tensor) -> "PatchModel":
+        lam2 = self.lam2 * factor * factor
+        return self._replace(dictionary=self.dictionary * factor, lam1=self.lam1 * factor, lam2=lam2)
+
     def check(self, x: Any) -> tuple[Tensor, "PatchModel"]:
         x, dictionary, lam1 = full_precision(x, self.dictionary, self.lam1)
         check_tensor("x", x)
@@ -142,13 +146,8 @@ def infer_patches(x: Tensor, model: PatchModel, affine: Affine, options: Options
     with torch.no_grad(), no_autocast(x):
         rhs, gram, lam1 = model.normal_form(x)
         problem = replace(normal_problem(rhs, gram, lam1), affine=affine, in_place=True)
-        solver = SOLVERS[options.solver]
-        result = solver(problem, options)
-        if options.solver == "auto" and options.max_iter is None and not bool(result.converged.all()):
-            # The correlations are overwritten: start over to finish what coordinate descent could not.
-            again = normal_problem(*model.normal_form(x))
-            result = solver(replace(again, affine=affine), options)
-    return result.codes.reshape(rhs.shape).movedim(-1, model.atom_dim)
+        codes = SOLVERS[options.solver](problem, options).codes
+    return codes.reshape(rhs.shape).movedim(-1, model.atom_dim)
 
 
 def _check_per_atom(what: str, value: Tensor, dictionary: Tensor) -> None:

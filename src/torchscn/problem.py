@@ -122,6 +122,7 @@ class Constraint(ABC):
 
     kind: ClassVar[str]
     per_signal: ClassVar[bool] = False  # whether its tensors have one row per signal
+    is_cone: ClassVar[bool] = False  # whether allowed codes times any positive number are allowed
 
     @abstractmethod
     def project(self, codes: Tensor) -> Tensor:
@@ -136,6 +137,11 @@ class Constraint(ABC):
         raise TypeError(
             f"codes under the constraint {self.kind!r} cannot be updated one at a time; use solver='fista'."
         )
+
+    @property
+    def is_separable(self) -> bool:
+        """Whether atoms do not depend on each other, so that :meth:`project_atom` exists."""
+        return type(self).project_atom is not Constraint.project_atom
 
     def residual(self, codes: Tensor, grad: Tensor) -> Tensor:
         """How far a gradient step would move each code, zero exactly at the optimum."""
@@ -168,6 +174,7 @@ class NonNegative(Constraint):
     """
 
     kind = "non_negative"
+    is_cone = True
 
     def project(self, codes: Tensor) -> Tensor:
         return codes.relu()
@@ -195,6 +202,7 @@ class OnSupport(Constraint):
     mask: Tensor
     kind = "on_support"
     per_signal = True
+    is_cone = True
 
     def project(self, codes: Tensor) -> Tensor:
         return codes * (self.mask > 0)
@@ -252,6 +260,12 @@ class Problem:
         """Which atoms are not zero, ``(n_atoms,)``; the others keep the code 0."""
         return self.gram.diagonal() > 0
 
+    def has_vanishing_code(self) -> Tensor:
+        """Whether an atom with no energy, or with digits lost to underflow, would have a code, which has no bound."""
+        smallest = torch.finfo(self.gram.dtype).tiny / torch.finfo(self.gram.dtype).eps
+        wanted = (self.linear() > 0).any(0) & (self.constraint.kind == NonNegative.kind)
+        return (wanted & ~(self.gram.diagonal() > smallest) & torch.isfinite(self.gram.diagonal())).any()
+
     def start(self) -> Tensor | None:
         """Allowed, finite codes to start from; None if there are none."""
         if self.init is None:
@@ -263,6 +277,23 @@ class Problem:
         constraint = self.constraint.take(rows)
         return replace(self, rhs=self.rhs[rows], init=init, constraint=constraint, affine=None, in_place=False)
 
+    def well_scaled(self) -> tuple["Problem", Tensor]:
+        """The problem with numbers around 1, and what its codes are to be times to be those of this one.
+
+        No square of a number overflows or vanishes then. Signals that are not finite become zero. Under a constraint
+        that knows sizes, nothing is scaled.
+        """
+        linear, gram = self.linear().nan_to_num(0, 0, 0), self.gram.nan_to_num(0, 0, 0)
+        energy = _power_of_two(gram.detach().diagonal().amax())
+        size = _power_of_two(linear.detach().abs().amax(-1, keepdim=True))
+        if not self.constraint.is_cone:
+            energy, size = torch.ones_like(energy), torch.ones_like(size)
+        init = None if self.init is None else self.init / size * energy
+        scaled = replace(
+            self, rhs=linear / size, gram=gram / energy, shift=None, init=init, affine=None, in_place=False
+        )
+        return scaled, size / energy
+
     def is_finite(self) -> Tensor:
         """Which signals have a finite problem, ``(n_signals,)``."""
         finite = torch.isfinite(self.rhs).all(-1) & torch.isfinite(self.gram).all()
@@ -271,6 +302,11 @@ class Problem:
     def finish(self, codes: Tensor) -> Tensor:
         """The codes, scaled and shifted if the problem asks for it."""
         return codes if self.affine is None else codes * self.affine.scale + self.affine.offset
+
+
+def _power_of_two(size: Tensor) -> Tensor:
+    """The power of two next to every size, 1 for zero."""
+    return torch.where(size > 0, torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent), 1.0)
 
 
 class Result(NamedTuple):

@@ -16,6 +16,7 @@ __all__ = [
     "check_same_kind",
     "check_tensor",
     "full_precision",
+    "is_readable",
     "is_transformed",
     "laid_out",
     "no_autocast",
@@ -62,7 +63,21 @@ def check_penalty(what: str, value: Any, like: Tensor, n_atoms: int | None) -> N
     if tuple(value.shape) not in shapes:
         expected = "a single number" if n_atoms is None else f"a single number or one per atom, shape ({n_atoms},)"
         raise ValueError(f"{what} must be {expected}; got shape {tuple(value.shape)}.")
+    # A negative weight of the squares takes the objective's bound away; one per atom only shifts it.
+    if n_atoms is None and is_readable(value) and bool((value < 0).any()):
+        raise ValueError(f"{what} must be at least 0; got {float(value.min())}.")
     return None
+
+
+def is_readable(value: Tensor) -> bool:
+    """Whether its numbers can be looked at right away: not on another device, traced or transformed."""
+    return (
+        value.is_cpu
+        and type(value) in (Tensor, torch.nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and torch._C._len_torch_dispatch_stack() == 0
+    )
 
 
 def check_init(init: Any, like: Tensor) -> None:

@@ -1,11 +1,22 @@
 """Kernels that sweep over the atoms: compiled ones for the CPU (``cpu/``, C++), and plain torch for everything else."""
 
+from torchscn.kernels.conditioning import Conditioning, StepLimit
 from torchscn.kernels.cpu import COMPILED_CONSTRAINTS, KERNELS, active_kernel, available_kernels, compiled_sweeps
-from torchscn.kernels.rule import SweepRule, Sweeps
+from torchscn.kernels.rule import SweepRule, Sweeps, VanishingAtomError
 from torchscn.kernels.torch import torch_sweeps
 from torchscn.problem import Problem
 
-__all__ = ["KERNELS", "SweepRule", "Sweeps", "active_kernel", "available_kernels", "sweeps_for"]
+__all__ = [
+    "KERNELS",
+    "Conditioning",
+    "StepLimit",
+    "SweepRule",
+    "Sweeps",
+    "VanishingAtomError",
+    "active_kernel",
+    "available_kernels",
+    "sweeps_for",
+]
 
 
 def sweeps_for(problem: Problem) -> Sweeps:

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchscn.kernels.rule import SweepRule, Sweeps
+from torchscn.kernels.rule import NOT_CONVEX, SweepRule, Sweeps, VanishingAtomError
 from torchscn.problem import OnSupport, Problem, Result
 
 __all__ = ["COMPILED_CONSTRAINTS", "KERNELS", "active_kernel", "available_kernels", "compiled_sweeps"]
 
 # The numbers of call.h.
-_INTERFACE_VERSION = 1
+_INTERFACE_VERSION = 2
 _NUMBERS = {torch.float32: 0, torch.float64: 1}
 _ISAS = ("generic", "avx2", "avx512")
 COMPILED_CONSTRAINTS = {"non_negative": 0, "on_support": 1}
@@ -26,6 +26,9 @@ _FAILURES = {  # by what scn_solve returns
     2: (RuntimeError, "it does not know the number type, instruction set or constraint it was asked for"),
     3: (RuntimeError, "an exception of the C++ library stopped it"),
 }
+
+_NOT_CONVEX = 4
+_UNBOUNDED = 5
 
 KERNELS = ("torch", *_ISAS)
 """Every kernel ``TORCHSCN_KERNEL`` can name besides ``auto``."""
@@ -43,11 +46,14 @@ class _Call(ctypes.Structure):
         ("isa", ctypes.c_int32),
         ("constraint", ctypes.c_int32),
         ("by_block", ctypes.c_int32),
+        ("finishes", ctypes.c_int32),
         ("n_threads", ctypes.c_int64),
         ("n_signals", ctypes.c_int64),
         ("n_atoms", ctypes.c_int64),
         ("max_iter", ctypes.c_int64),
         ("tol", ctypes.c_double),
+        ("promise", ctypes.c_double),
+        ("rounding", ctypes.c_double),
         ("ridge", ctypes.c_double),
         ("rhs", ctypes.c_void_p),
         ("gram", ctypes.c_void_p),
@@ -184,15 +190,22 @@ def _solve(scn_solve: Callable[[_Call], int], isa: int, problem: Problem, rule: 
         isa,
         COMPILED_CONSTRAINTS[problem.constraint.kind],
         rule.by_block,
+        rule.finishes,
         torch.get_num_threads(),
         n_signals,
         n_atoms,
         min(rule.max_iter, _LARGEST_COUNT),
         rule.tol,
+        rule.promise,
+        rule.rounding,
         problem.constraint.ridge(rhs.dtype),
         *pointers,
     )
     if status := scn_solve(call):
+        if status == _NOT_CONVEX:
+            raise ValueError(f"{NOT_CONVEX}.")
+        if status == _UNBOUNDED:
+            raise VanishingAtomError
         error, reason = _FAILURES[status]
         raise error(f"the CPU kernel did not solve {n_signals} problems of {n_atoms} atoms: {reason}.")
     return Result(codes, converged, call.most_sweeps, call.total_sweeps / max(n_signals, 1))

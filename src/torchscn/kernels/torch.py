@@ -1,47 +1,43 @@
 """Gauss-Seidel sweeps in plain torch: for every device and every constraint on single codes."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from torchscn.kernels.rule import SweepRule
+from torchscn.kernels.conditioning import Conditioning, StepLimit, relaxation
+from torchscn.kernels.exact import exact_step
+from torchscn.kernels.rule import SweepRule, VanishingAtomError
 from torchscn.problem import Constraint, Problem, Result
 
-__all__ = ["relaxation", "torch_sweeps"]
+__all__ = ["torch_sweeps"]
 
 _GROUP = 16  # atoms whose residuals are computed by one matrix product
+_PATIENCE = 16  # sweeps before exact steps take over, where they may
 
 
 @torch.no_grad()
 def torch_sweeps(problem: Problem, rule: SweepRule) -> Result:
-    """Sweep over the atoms until no code of any signal changes by more than ``tol`` times its largest code.
+    """Sweep over the atoms until every signal keeps the promise of the rule.
 
-    All signals take the same number of sweeps; ``by_block`` and ``in_place`` change nothing here.
+    All signals take the same number of sweeps, except that exact steps are taken only by those that need them.
+    ``by_block`` and ``in_place`` change nothing here.
     """
     if problem.rhs.numel() == 0:
         return _nothing_to_do(problem)
-    # Atoms first, so that one atom's codes over all signals are contiguous.
-    rows = problem.linear().mT.contiguous()
-    gram = problem.gram + problem.constraint.ridge(rows.dtype) * torch.diag(problem.gram.diagonal())
-    start = problem.start()
-    codes = torch.zeros_like(rows) if start is None else start.mT.contiguous()
-    diagonal = gram.diagonal()
-    steps = torch.where(diagonal > 0, relaxation(problem.gram) / diagonal, torch.zeros_like(diagonal))
-
-    # On other devices reading the stopping test waits for the device, so it is read rarely.
-    check_every = 1 if rows.device.type == "cpu" else 8
-    done = torch.zeros(rows.shape[1], dtype=torch.bool, device=rows.device)
-    n_iter = 0
-    while n_iter < rule.max_iter:
-        previous = codes.clone()
-        _sweep(codes, rows, gram, steps, problem.constraint)
-        n_iter += 1
-        if n_iter % check_every == 0 or n_iter == rule.max_iter:
-            change = (codes - previous).abs().amax(0)
-            done = ~(change > rule.tol * codes.abs().amax(0))
-            if rule.tol > 0 and done.all():
-                break
-    finite = torch.isfinite(rows).all(0) & torch.isfinite(codes).all(0) & torch.isfinite(gram).all()
-    codes = torch.where(finite, codes, torch.nan).mT.contiguous()
+    scaled, unit = problem.well_scaled()
+    descent = _Descent(scaled, rule)
+    if problem.rhs.is_cpu and problem.has_vanishing_code():
+        raise VanishingAtomError
+    start = scaled.start()
+    codes = torch.zeros_like(scaled.rhs) if start is None else start
+    patience = min(_PATIENCE, rule.max_iter) if rule.finishes and rule.tol > 0 else rule.max_iter
+    codes, done, n_iter = descent.sweep(codes, patience)
+    if n_iter < rule.max_iter and not bool(done.all()):
+        codes, done, n_iter = _finish(descent, codes, done, n_iter)
+    codes = codes * unit
+    finite = problem.is_finite() & torch.isfinite(codes).all(-1)
+    codes = torch.where(finite[:, None], codes, torch.nan)
     return Result(problem.finish(codes), done & finite, n_iter, float(n_iter))
 
 
@@ -49,6 +45,56 @@ def _nothing_to_do(problem: Problem) -> Result:
     """The result where there are no signals or no atoms."""
     converged = torch.ones(len(problem.rhs), dtype=torch.bool, device=problem.rhs.device)
     return Result(torch.empty_like(problem.rhs), converged, 0, 0.0)
+
+
+class _Descent:
+    """Sweeps over the atoms of a well-scaled problem, with the rule for stopping."""
+
+    def __init__(self, problem: Problem, rule: SweepRule):
+        gram, relax = problem.gram, relaxation(problem.gram)
+        gram = gram + problem.constraint.ridge(gram.dtype) * torch.diag(gram.diagonal())
+        self.problem, self.rule = replace(problem, gram=gram), rule
+        self.steps = torch.where(gram.diagonal() > 0, relax / gram.diagonal(), 0.0)
+        condition = Conditioning(gram)
+        if gram.is_cpu:
+            condition.check()
+        system = (1 - 1 / relax) * torch.diag(gram.diagonal()) + gram.triu(1)
+        self.limit = StepLimit(rule.largest_step(condition.amplification(system), condition.overlap), condition.norms)
+
+    def of(self, problem: Problem) -> "_Descent":
+        """The same for other signals over the same atoms."""
+        other = object.__new__(_Descent)
+        other.__dict__.update(self.__dict__, problem=problem)
+        return other
+
+    def sweep(self, codes: Tensor, max_iter: int) -> tuple[Tensor, Tensor, int]:
+        """Codes after at most ``max_iter`` sweeps, which signals are done, and the sweeps taken."""
+        # Atoms first, so that one atom's codes over all signals are contiguous.
+        rows, codes = self.problem.rhs.mT.contiguous(), codes.mT.contiguous()
+        # On other devices reading the stopping test waits for the device, so it is read rarely.
+        check_every = 1 if rows.device.type == "cpu" else 8
+        done = torch.zeros(rows.shape[1], dtype=torch.bool, device=rows.device)
+        n_iter = 0
+        while n_iter < max_iter:
+            previous = codes.clone()
+            _sweep(codes, rows, self.problem.gram, self.steps, self.problem.constraint)
+            n_iter += 1
+            if n_iter % check_every == 0 or n_iter == max_iter:
+                done = self.limit.allows((codes - previous).mT, codes.mT)
+                if self.rule.tol > 0 and done.all():
+                    break
+        return codes.mT.contiguous(), done, n_iter
+
+
+def _finish(descent: _Descent, codes: Tensor, done: Tensor, n_iter: int) -> tuple[Tensor, Tensor, int]:
+    """Exact steps, with sweeps in between that let atoms enter and leave the supports."""
+    while n_iter < descent.rule.max_iter and not bool(done.all()):
+        rows = (~done).nonzero().squeeze(-1)
+        problem = descent.problem.take(rows)
+        moved, done_now, _ = descent.of(problem).sweep(exact_step(problem, codes[rows]), 2)
+        codes[rows], done[rows] = moved, done_now
+        n_iter += 1
+    return codes, done, n_iter
 
 
 def _sweep(codes: Tensor, rows: Tensor, gram: Tensor, steps: Tensor, constraint: Constraint) -> None:
@@ -61,21 +107,3 @@ def _sweep(codes: Tensor, rows: Tensor, gram: Tensor, steps: Tensor, constraint:
             change = moved - codes[j]
             codes[j] = moved
             residual[i + 1 :].addr_(gram[j + 1 : group.stop, j], change, alpha=-1)
-
-
-def relaxation(gram: Tensor) -> float:
-    """Over-relaxation suited to a Gram matrix.
-
-    Nearly orthogonal atoms want plain Gauss-Seidel; the more an atom overlaps the others (sum of its squared
-    correlations, about n_atoms / n_features for random atoms), the more a longer step saves. The line was fitted to
-    sweep counts on random dictionaries of 16 to 256 atoms; any value between 0 and 2 converges.
-
-    Example:
-        >>> relaxation(torch.eye(3))
-        1.0
-    """
-    diagonal = gram.diagonal()
-    energy = torch.where(diagonal > 0, diagonal, torch.inf)
-    overlap = float((gram.square() / energy).sum(-1).div(energy).mean()) - 1.0
-    # A matrix that is not finite falls through both bounds to 1; what is solved with it is marked anyway.
-    return 1.0 + 0.4 * min(overlap, 1.0) if overlap > 0 else 1.0

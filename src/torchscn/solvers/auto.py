@@ -1,12 +1,12 @@
 """The solver for people who do not want to choose one."""
 
-import torch
-
+from torchscn.kernels import sweeps_for
 from torchscn.options import Options
 from torchscn.problem import Problem, Result
 from torchscn.solvers.active_set import active_set, can_finish
 from torchscn.solvers.coordinate import coordinate
 from torchscn.solvers.fista import fista
+from torchscn.solvers.iterate import sweep_rule
 from torchscn.solvers.registry import register_solver
 
 __all__ = ["auto"]
@@ -14,21 +14,20 @@ __all__ = ["auto"]
 
 @register_solver("auto")
 def auto(problem: Problem, options: Options) -> Result:
-    """Coordinate descent on a CPU, FISTA elsewhere.
+    """Coordinate descent on a CPU, FISTA elsewhere, finished by exact steps where either would crawl.
 
-    On a CPU, signals too ill-conditioned for 1,000 sweeps are finished by the exact solver, unless ``max_iter`` is
-    given: then it caps the sweeps and the rest is reported as not converged. A problem that is solved in place cannot
-    be finished this way, because its right-hand side is overwritten.
+    With ``max_iter``, which caps the iterations, there are no exact steps: what is not done then is reported as not
+    converged.
     """
-    if problem.rhs.device.type != "cpu":
-        return fista(problem, options)
-    result = coordinate(problem, options)
-    if options.max_iter is not None or problem.in_place or not can_finish(problem) or bool(result.converged.all()):
-        return result
-    unfinished = (~result.converged & torch.isfinite(result.codes).all(-1)).nonzero().squeeze(-1)
-    start = result.codes[unfinished] if problem.affine is None else None
-    exact = active_set(problem.take(unfinished, init=start), options)
-    better = unfinished[exact.converged]
-    result.codes[better] = problem.finish(exact.codes[exact.converged])
-    result.converged[better] = True
+    if options.max_iter is not None or not can_finish(problem):
+        return (coordinate if problem.rhs.is_cpu else fista)(problem, options)
+    if problem.rhs.is_cpu:
+        return sweeps_for(problem)(problem, sweep_rule(problem, options, finishes=True))
+    result = fista(problem, options)
+    unfinished = (~result.converged & problem.is_finite()).nonzero().squeeze(-1)
+    if len(unfinished):
+        start = result.codes[unfinished] if problem.affine is None else None
+        exact = active_set(problem.take(unfinished, init=start), options)
+        result.codes[unfinished] = problem.finish(exact.codes)
+        result.converged[unfinished] = exact.converged
     return result

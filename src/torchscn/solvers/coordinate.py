@@ -1,15 +1,12 @@
 """Cyclic coordinate descent (Gauss-Seidel) with over-relaxation: the fastest solver on a CPU."""
 
-from torchscn.kernels import SweepRule, sweeps_for
+from torchscn.kernels import sweeps_for
 from torchscn.options import Options
 from torchscn.problem import Problem, Result
-from torchscn.solvers.iterate import reachable_tol
+from torchscn.solvers.iterate import sweep_rule
 from torchscn.solvers.registry import register_solver
 
 __all__ = ["coordinate"]
-
-MAX_ITER = 1000
-"""Cap on the sweeps when ``max_iter`` is None."""
 
 
 @register_solver("coordinate")
@@ -22,9 +19,4 @@ def coordinate(problem: Problem, options: Options) -> Result:
         Projected successive over-relaxation: O. L. Mangasarian, Solution of symmetric linear complementarity problems
         by iterative methods, J. Optimization Theory and Applications 22 (1977).
     """
-    rule = SweepRule(
-        tol=reachable_tol(options, problem.gram),
-        max_iter=MAX_ITER if options.max_iter is None else options.max_iter,
-        by_block=options.stop == "block",
-    )
-    return sweeps_for(problem)(problem, rule)
+    return sweeps_for(problem)(problem, sweep_rule(problem, options))

@@ -1,4 +1,4 @@
-"""What solvers share: the loop with its stopping rule, and the handling of signals that are not finite."""
+"""What solvers share: the accuracy they promise, the loop, and the handling of signals that are not finite."""
 
 import math
 from collections.abc import Callable
@@ -6,28 +6,76 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torchscn.kernels import Conditioning, StepLimit, SweepRule, VanishingAtomError
 from torchscn.options import Options
-from torchscn.problem import Problem
+from torchscn.problem import OnSupport, Problem
+from torchscn.tensors import is_readable
 
-__all__ = ["iterate", "mark_bad_signals", "reachable_tol"]
+__all__ = ["iterate", "mark_bad_signals", "refuse_vanishing_atoms", "rounding_level", "step_limit", "sweep_rule"]
+
+_PROMISE = 10.0  # error of the codes that `converged` stands for, in units of the tolerance
+# The linear system of a gradient is solved to five times the tolerance of the codes, but promises as much as they.
+_PROMISE_ON_SUPPORT = 2.0
+_MAX_SWEEPS = 1000  # when max_iter is None
 
 
-def reachable_tol(options: Options, gram: Tensor) -> float:
-    """The tolerance, raised to what the dtype can resolve; exactly 0 means a fixed number of steps."""
-    if options.has_fixed_steps:
-        return 0.0
-    return max(options.tol, torch.finfo(gram.dtype).eps * max(4.0, math.sqrt(gram.shape[-1]) / 2))
+def sweep_rule(problem: Problem, options: Options, finishes: bool = False) -> SweepRule:
+    """The options in the terms of a kernel.
+
+    Args:
+        problem: what is to be solved.
+        options: how.
+        finishes: whether exact steps may be taken.
+    """
+    rounding = rounding_level(problem.gram)
+    tol = 0.0 if options.has_fixed_steps else max(options.tol, rounding)
+    return SweepRule(
+        tol=tol,
+        promise=tol * (_PROMISE_ON_SUPPORT if isinstance(problem.constraint, OnSupport) else _PROMISE),
+        rounding=rounding,
+        max_iter=_MAX_SWEEPS if options.max_iter is None else options.max_iter,
+        by_block=options.stop == "block",
+        finishes=finishes,
+    )
+
+
+def rounding_level(gram: Tensor) -> float:
+    """The shortest step, relative to the codes, that can be told from none for orthogonal atoms."""
+    return torch.finfo(gram.dtype).eps * max(4.0, math.sqrt(gram.shape[-1]) / 2)
+
+
+def refuse_vanishing_atoms(problem: Problem) -> None:
+    """Raise VanishingAtomError where codes have no bound, if that can be read right away."""
+    if is_readable(problem.gram) and problem.has_vanishing_code():
+        raise VanishingAtomError
+
+
+def step_limit(problem: Problem, options: Options, system: Tensor) -> StepLimit:
+    """When a signal is done: the longest step after which its codes are as accurate as ``options.tol`` promises.
+
+    Args:
+        problem: what is to be solved.
+        options: with a tolerance; without one no step is short enough.
+        system: the matrix W for which ``G error = W step`` after a step of the solver, where no code is clipped. For a
+            projected gradient step of length t that is ``I / t - G``.
+    """
+    condition = Conditioning(problem.gram.detach())
+    if is_readable(problem.gram):
+        condition.check()
+    rule = sweep_rule(problem, options)
+    largest = rule.largest_step(condition.amplification(system.detach()), condition.overlap)
+    return StepLimit(largest, condition.norms)
 
 
 def iterate(
-    step: Callable[[Tensor], tuple[Tensor, Tensor]], codes: Tensor, tol: float, max_iter: int
+    step: Callable[[Tensor], tuple[Tensor, Tensor]], codes: Tensor, limit: StepLimit | None, max_iter: int
 ) -> tuple[Tensor, Tensor, int]:
-    """Apply ``step`` until no code of any signal changes by more than ``tol`` times its largest code.
+    """Apply ``step`` until every signal is done.
 
     Args:
-        step: maps codes to the next codes and the largest change of every signal.
+        step: maps codes to the next codes and to the step that is judged, of the same shape.
         codes: ``(n_signals, n_atoms)`` to start from.
-        tol: relative accuracy; 0 runs ``max_iter`` steps.
+        limit: when a signal is done; None runs ``max_iter`` steps.
         max_iter: cap on the steps.
 
     Returns:
@@ -38,11 +86,10 @@ def iterate(
     done = torch.zeros(codes.shape[:-1], dtype=torch.bool, device=codes.device)
     n_iter = 0
     while n_iter < max_iter:
-        codes, change = step(codes)
+        codes, taken = step(codes)
         n_iter += 1
-        if tol > 0 and (n_iter % check_every == 0 or n_iter == max_iter):
-            # Written so that NaN counts as done: a bad row never holds the others up.
-            done = ~(change > tol * codes.detach().abs().amax(-1))
+        if limit is not None and (n_iter % check_every == 0 or n_iter == max_iter):
+            done = limit.allows(taken.detach(), codes.detach())
             if done.all():
                 break
     return codes, done, n_iter

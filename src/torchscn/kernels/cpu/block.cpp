@@ -1,143 +1,89 @@
-// Gauss-Seidel on a block of signals at matrix-product speed.
+// Gauss-Seidel on a block of signals at matrix-product speed, finished by exact steps where it would crawl.
 //
-// Compiled once per instruction set (SCN_ISA names it, SCN_BYTES is its register width, SCN_VECTORS the registers a
-// row of the block takes). It uses vector extensions only, and no inline function of the standard library, so that no
-// code for a newer processor can leak into what the linker shares between the builds.
+// Compiled once per instruction set, which SCN_ISA names (see lanes.h).
 //
-// A block lays `lanes` signals side by side: row j of a block holds code j of every signal. Atoms are updated four at a
-// time. Their four residual rows are accumulated over all atoms in registers, then resolved one after the other with
-// the 4 x 4 corner of the Gram matrix: exact Gauss-Seidel with the arithmetic intensity of a matrix product.
-#include "platform.h"
-#include "problem.h"
+// Atoms are updated four at a time. Their four residual rows are accumulated over all atoms in registers, then resolved
+// one after the other with the 4 x 4 corner of the Gram matrix: exact Gauss-Seidel with the arithmetic intensity of a
+// matrix product.
+#include "conditioning.h"
+#include "face.h"
+#include "lanes.h"
 
 namespace scn {
 namespace {
 
-template <class T> struct Bits;
-template <> struct Bits<float> { using type = std::int32_t; static constexpr type magnitude = 0x7fffffff; };
-template <> struct Bits<double> { using type = std::int64_t; static constexpr type magnitude = 0x7fffffffffffffffLL; };
-
 template <class T>
-struct Block {
-    static constexpr int kWidth = SCN_BYTES / static_cast<int>(sizeof(T));
-    static constexpr int kLanes = kWidth * SCN_VECTORS;
-    using Mask = typename Bits<T>::type;
-    typedef T Vec __attribute__((vector_size(SCN_BYTES)));
-    typedef Mask VecMask __attribute__((vector_size(SCN_BYTES)));
-    typedef T Unaligned __attribute__((vector_size(SCN_BYTES), aligned(sizeof(T)), may_alias));
+struct Block : Lanes<T> {
+    using L = Lanes<T>;
+    using typename L::Vec;
+    using typename L::VecMask;
+    using L::fill_rows, L::gather, L::kLanes, L::kWidth, L::larger, L::load, L::magnitude, L::scatter, L::store;
 
-    static inline Vec load(const T* p) { return *reinterpret_cast<const Vec*>(p); }
-    static inline void store(T* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
-    static inline Vec magnitude(Vec v) { return (Vec)((VecMask)v & Bits<T>::magnitude); }
-    static inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
+    static constexpr int kHastyRounds = 4, kHastySteps = 2, kMostRounds = 200;
 
-    // Constraints, one struct each: what becomes of codes that moved freely, and how large the result is. Place i of
-    // `mask` belongs to the first of the codes.
+    // Constraints, one struct each: what becomes of codes that moved freely. Place i of `mask` belongs to the first of
+    // the codes.
     struct NonNegative {
         static inline Vec project(Vec moved, const T*, std::int64_t) { return larger(moved, Vec{}); }
-        static inline Vec size(Vec code) { return code; }
     };
     struct OnSupport {
         static inline Vec project(Vec moved, const T* mask, std::int64_t i) {
             return load(mask + i) > T(0) ? moved : Vec{};
         }
-        static inline Vec size(Vec code) { return magnitude(code); }
     };
 
-#ifdef SCN_HAS_SHUFFLE
-    // Lane l of the two rows that exchange their off-diagonal sub-blocks of size kStep.
-    static constexpr int upper(int l, int step) { return l & step ? kWidth + l - step : l; }
-    static constexpr int lower(int l, int step) { return l & step ? kWidth + l : l + step; }
+    // Squared lengths of every lane: of the last step, and of the codes. In the units of the codes, and, for uneven
+    // atoms, in those of what the codes contribute, which no atom's norm can distort.
+    struct Progress {
+        Vec step[SCN_VECTORS], code[SCN_VECTORS], step_part[SCN_VECTORS], code_part[SCN_VECTORS];
+    };
 
-    template <int kStep, int... kLane>
-    static inline void exchange(Vec& a, Vec& b) {
-        const Vec old = a;
-        a = __builtin_shufflevector(old, b, upper(kLane, kStep)...);
-        b = __builtin_shufflevector(old, b, lower(kLane, kStep)...);
-    }
-    template <int kStep, int... kLane>
-    static inline void exchange_rows(Vec (&rows)[kWidth]) {
-        for (int i = 0; i < kWidth; ++i)
-            if (!(i & kStep)) exchange<kStep, kLane...>(rows[i], rows[i + kStep]);
-        if constexpr (kStep * 2 < kWidth) exchange_rows<kStep * 2, kLane...>(rows);
-    }
-    template <int kCount, int... kLane>
-    static inline void transpose_rows(Vec (&rows)[kWidth]) {
-        if constexpr (kCount == 0) exchange_rows<1, kLane...>(rows);
-        else transpose_rows<kCount - 1, kCount - 1, kLane...>(rows);
-    }
-    // kWidth x kWidth values, from rows `from_stride` apart to rows `to_stride` apart.
-    static inline void transpose(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride) {
-        Vec rows[kWidth];
-        for (int i = 0; i < kWidth; ++i) rows[i] = *reinterpret_cast<const Unaligned*>(from + i * from_stride);
-        transpose_rows<kWidth>(rows);
-        for (int i = 0; i < kWidth; ++i) *reinterpret_cast<Unaligned*>(to + i * to_stride) = rows[i];
-    }
-#else
-    static inline void transpose(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride) {
-        for (int i = 0; i < kWidth; ++i)
-            for (int j = 0; j < kWidth; ++j) to[j * to_stride + i] = from[i * from_stride + j];
-    }
-#endif
+    struct Rows {
+        T *rhs, *codes, *mask, *residual, *face;
+    };
 
-    // Rows of signals to rows of atoms: to[j][lane] = from[lane][j]; missing signals read as zero.
-    static void gather(const T* from, std::int64_t n_atoms, int count, T* to) {
-        const std::int64_t whole_atoms = n_atoms / kWidth * kWidth;
-        const int whole_lanes = count / kWidth * kWidth;
-        for (int lane = 0; lane < whole_lanes; lane += kWidth)
-            for (std::int64_t j = 0; j < whole_atoms; j += kWidth)
-                transpose(from + lane * n_atoms + j, n_atoms, to + j * kLanes + lane, kLanes);
-        for (int lane = 0; lane < kLanes; ++lane)
-            for (std::int64_t j = lane < whole_lanes ? whole_atoms : 0; j < n_atoms; ++j)
-                to[j * kLanes + lane] = lane < count ? from[lane * n_atoms + j] : T(0);
+    // Residuals of four atoms, over the first n_known atoms.
+    static inline void accumulate(const T* rhs, const T* codes, const T* gram, std::int64_t j, std::int64_t n_known,
+                                  Vec (&residual)[kGroup][SCN_VECTORS]) {
+        SCN_UNROLL for (int i = 0; i < kGroup; ++i)
+            SCN_UNROLL for (int v = 0; v < SCN_VECTORS; ++v) residual[i][v] = load(rhs + (j + i) * kLanes + v * kWidth);
+        const T* code = codes;
+        const T* weight = gram;
+        for (std::int64_t k = 0; k < n_known; ++k, code += kLanes, weight += kGroup) {
+            SCN_UNROLL for (int v = 0; v < SCN_VECTORS; ++v) {
+                const Vec known = load(code + v * kWidth);
+                SCN_UNROLL for (int i = 0; i < kGroup; ++i) residual[i][v] -= weight[i] * known;
+            }
+        }
     }
-
-    // The way back: to[lane][j] = from[j][lane] for the signals there are.
-    static void scatter(const T* from, std::int64_t n_atoms, int count, T* to) {
-        const std::int64_t whole_atoms = n_atoms / kWidth * kWidth;
-        const int whole_lanes = count / kWidth * kWidth;
-        for (int lane = 0; lane < whole_lanes; lane += kWidth)
-            for (std::int64_t j = 0; j < whole_atoms; j += kWidth)
-                transpose(from + j * kLanes + lane, kLanes, to + lane * n_atoms + j, n_atoms);
-        for (int lane = 0; lane < count; ++lane)
-            for (std::int64_t j = lane < whole_lanes ? whole_atoms : 0; j < n_atoms; ++j)
-                to[lane * n_atoms + j] = from[j * kLanes + lane];
-    }
-
-    // The largest change and the largest code of every lane in one sweep.
-    struct Progress { Vec change[SCN_VECTORS], code[SCN_VECTORS]; };
 
     // One sweep over all atoms. The first sweep from zero need not sum over the codes it has not come to yet.
-    template <class Constraint>
-    static void sweep(const Problem<T>& problem, std::int64_t padded, bool from_zero, const T* rhs, const T* mask,
-                      T* codes, Progress& progress) {
-        for (int v = 0; v < SCN_VECTORS; ++v) progress.change[v] = progress.code[v] = Vec{};
+    template <class Constraint, bool kUneven>
+    static void sweep(const Problem<T>& problem, std::int64_t padded, bool from_zero, const Rows& rows,
+                      Progress& progress) {
+        for (int v = 0; v < SCN_VECTORS; ++v)
+            progress.step[v] = progress.code[v] = progress.step_part[v] = progress.code_part[v] = Vec{};
         const T* gram = problem.packed_gram;
+        T* codes = rows.codes;
         for (std::int64_t j = 0; j < padded; j += kGroup, gram += kGroup * padded) {
             Vec residual[kGroup][SCN_VECTORS];
-            SCN_UNROLL for (int i = 0; i < kGroup; ++i)
-                SCN_UNROLL for (int v = 0; v < SCN_VECTORS; ++v)
-                    residual[i][v] = load(rhs + (j + i) * kLanes + v * kWidth);
-            const std::int64_t n_known = from_zero ? j : padded;
-            const T* code = codes;
-            const T* weight = gram;
-            for (std::int64_t k = 0; k < n_known; ++k, code += kLanes, weight += kGroup) {
-                SCN_UNROLL for (int v = 0; v < SCN_VECTORS; ++v) {
-                    const Vec known = load(code + v * kWidth);
-                    SCN_UNROLL for (int i = 0; i < kGroup; ++i) residual[i][v] -= weight[i] * known;
-                }
-            }
+            accumulate(rows.rhs, codes, gram, j, from_zero ? j : padded, residual);
             const T* corner = gram + j * kGroup;  // corner[k * kGroup + i] = G[j + i][j + k]
             SCN_UNROLL for (int i = 0; i < kGroup; ++i) {
                 const T step = problem.relax * problem.inverse_diag[j + i];
+                const T energy = corner[i * kGroup + i];
                 SCN_UNROLL for (int v = 0; v < SCN_VECTORS; ++v) {
                     const std::int64_t place = (j + i) * kLanes + v * kWidth;
                     const Vec old = load(codes + place);
-                    const Vec next = Constraint::project(old + step * residual[i][v], mask, place);
+                    const Vec next = Constraint::project(old + step * residual[i][v], rows.mask, place);
                     store(codes + place, next);
                     const Vec change = next - old;
-                    progress.change[v] = larger(progress.change[v], magnitude(change));
-                    progress.code[v] = larger(progress.code[v], Constraint::size(next));
+                    progress.step[v] += change * change;
+                    progress.code[v] += next * next;
+                    if constexpr (kUneven) {
+                        progress.step_part[v] += energy * change * change;
+                        progress.code_part[v] += energy * next * next;
+                    }
                     SCN_UNROLL for (int below = i + 1; below < kGroup; ++below)
                         residual[below][v] -= corner[i * kGroup + below] * change;
                 }
@@ -145,125 +91,249 @@ struct Block {
         }
     }
 
-    // The largest value of all lanes, 0 at least; NaN does not count.
-    static T largest_lane(const Vec* rows) {
-        Vec most{};
-        SCN_UNROLL for (int v = 0; v < SCN_VECTORS; ++v) most = larger(rows[v], most);
-        T largest = 0;
-        for (int l = 0; l < kWidth; ++l) largest = most[l] > largest ? most[l] : largest;
-        return largest;
-    }
-
-    // Judges a block as a whole: puts the error that is left, and the block's largest code, in the place of every
-    // lane's own. Changes that shrink by a factor r from sweep to sweep will add up to the last one times r / (1 - r);
-    // the first sweep (change_before < 0) knows no factor and takes r = 1/2. Returns the change.
-    static T judge_block(Progress& progress, T change_before) {
-        const T change = largest_lane(progress.change), code = largest_lane(progress.code);
-        T left = change;
-        if (change_before >= T(0) && change > T(0))
-            left *= change < change_before ? change / (change_before - change) : T(1e6);
-        for (int v = 0; v < SCN_VECTORS; ++v) {
-            progress.change[v] = Vec{} + left;
-            progress.code[v] = Vec{} + code;
+    static void sweep(const Problem<T>& problem, std::int64_t padded, bool from_zero, const Rows& rows,
+                      Progress& progress) {
+        const bool uneven = problem.is_uneven;
+        switch (problem.constraint) {
+            case kNonNegative:
+                return uneven ? sweep<NonNegative, true>(problem, padded, from_zero, rows, progress)
+                              : sweep<NonNegative, false>(problem, padded, from_zero, rows, progress);
+            case kOnSupport:
+                return uneven ? sweep<OnSupport, true>(problem, padded, from_zero, rows, progress)
+                              : sweep<OnSupport, false>(problem, padded, from_zero, rows, progress);
         }
-        return change;
     }
 
-    static bool any_unfinished(const Progress& progress, T tol) {
-        VecMask unfinished{};
-        // A lane with NaN compares false: it never holds its neighbours up.
-        for (int v = 0; v < SCN_VECTORS; ++v) unfinished |= (VecMask)(progress.change[v] > tol * progress.code[v]);
-        Mask any = 0;
-        for (int l = 0; l < kWidth; ++l) any |= unfinished[l];
-        return any != 0;
+    // Lanes whose last step was too long. A lane with NaN compares false: it never holds its neighbours up.
+    static VecMask unfinished(const Problem<T>& problem, const Progress& progress, int v) {
+        const T limit = problem.largest_step * problem.largest_step;
+        VecMask found = (VecMask)(progress.step[v] > limit * progress.code[v]);
+        if (problem.is_uneven) found |= (VecMask)(progress.step_part[v] > limit * progress.code_part[v]);
+        return found;
     }
 
-    template <class Constraint>
-    static std::int64_t iterate(const Problem<T>& problem, std::int64_t padded, const T* rhs, const T* mask, T* codes,
-                                Progress& progress) {
-        for (int v = 0; v < SCN_VECTORS; ++v) progress.change[v] = progress.code[v] = Vec{} + T(1);
+    // How much longer the longest step of any lane is than it may be; 1 or less when all are done.
+    static T excess(const Problem<T>& problem, const Progress& progress) {
+        T worst = 0;
+        for (int v = 0; v < SCN_VECTORS; ++v) {
+            Vec ratio = progress.step[v] / progress.code[v];
+            if (problem.is_uneven) ratio = larger(ratio, progress.step_part[v] / progress.code_part[v]);
+            for (int l = 0; l < kWidth; ++l) worst = ratio[l] > worst ? ratio[l] : worst;
+        }
+        return worst > T(0) ? root(worst) / problem.largest_step : T(0);
+    }
+
+    // The error left in a block as a whole, relative to its codes. Steps that shrink by a factor r from sweep to sweep
+    // will add up to the last one times r / (1 - r); the first sweep (step_before < 0) knows no factor and takes 1/2.
+    static T block_error(const Progress& progress, T& step_before) {
+        Vec steps{}, codes{};
+        for (int v = 0; v < SCN_VECTORS; ++v) {
+            // NaN does not count.
+            steps += progress.step[v] >= T(0) ? progress.step[v] : Vec{};
+            codes += progress.code[v] >= T(0) ? progress.code[v] : Vec{};
+        }
+        const T step = root(L::sum(steps)), size = root(L::sum(codes));
+        T left = step;
+        if (step_before >= T(0) && step > T(0)) left *= step < step_before ? step / (step_before - step) : T(1e6);
+        step_before = step;
+        return left > T(0) ? left / size : T(0);
+    }
+
+    // Whether sweeps that shrink their steps like the last one did would cost more than exact steps do.
+    static bool is_slow(const Problem<T>& problem, T excess_before, T excess_now) {
+        // A lane whose codes all became zero has an infinite one; the next sweep will show whether they stay there.
+        if (excess_now <= T(1) || excess_now > T(1e30)) return false;
+        const T affordable = T(16) + T(problem.n_atoms) / 16;
+        T left = excess_now;
+        // left <= (excess_before / excess_now)^affordable, without a logarithm
+        const T shrinks = excess_before / excess_now;
+        for (T sweeps = 0; sweeps < affordable && left > T(1); sweeps += 1) left /= shrinks;
+        return !(left <= T(1));
+    }
+
+    // Sweeps until all is done, or, where the problem may be finished by exact steps, until that is faster.
+    static std::int64_t descend(const Problem<T>& problem, std::int64_t padded, const Rows& rows, Progress& progress) {
         std::int64_t n_iter = 0;
-        T change = -1;  // of the sweep before; none yet
+        T step = -1, excess_before = 0;
         while (n_iter < problem.max_iter) {
-            sweep<Constraint>(problem, padded, n_iter == 0 && !problem.init, rhs, mask, codes, progress);
+            sweep(problem, padded, n_iter == 0 && !problem.init, rows, progress);
             ++n_iter;
             if (!problem.stops_early) continue;
-            if (problem.by_block) change = judge_block(progress, change);
-            if (!any_unfinished(progress, problem.tol)) break;
+            const bool block_done = !problem.by_block || block_error(progress, step) <= problem.block_tol;
+            const T excess_now = excess(problem, progress);
+            if (block_done && excess_now <= T(1)) break;
+            if (problem.finishes && n_iter >= 3 && is_slow(problem, excess_before, excess_now)) break;
+            excess_before = excess_now;
         }
         return n_iter;
     }
 
-    // iterate() under the constraint the problem names.
-    static std::int64_t iterate_constrained(const Problem<T>& problem, std::int64_t padded, const T* rhs,
-                                            const T* mask, T* codes, Progress& progress) {
-        switch (problem.constraint) {
-            case kNonNegative: return iterate<NonNegative>(problem, padded, rhs, mask, codes, progress);
-            case kOnSupport: return iterate<OnSupport>(problem, padded, rhs, mask, codes, progress);
+    // residual = rhs - codes G
+    static void find_residuals(const Problem<T>& problem, std::int64_t padded, const Rows& rows) {
+        const T* gram = problem.packed_gram;
+        for (std::int64_t j = 0; j < padded; j += kGroup, gram += kGroup * padded) {
+            Vec residual[kGroup][SCN_VECTORS];
+            accumulate(rows.rhs, rows.codes, gram, j, padded, residual);
+            for (int i = 0; i < kGroup; ++i)
+                for (int v = 0; v < SCN_VECTORS; ++v)
+                    store(rows.residual + (j + i) * kLanes + v * kWidth, residual[i][v]);
         }
-        return 0;
     }
 
-    static void fill_rows(T* block, std::int64_t first_row, std::int64_t last_row) {
-        for (std::int64_t i = first_row * kLanes; i < last_row * kLanes; i += kWidth) store(block + i, Vec{});
+    // An exact step of the live lanes; leaves live those that have more to gain on a smaller support.
+    static void take_exact_step(const Problem<T>& problem, std::int64_t padded, const Rows& rows,
+                                VecMask (&live)[SCN_VECTORS]) {
+        find_residuals(problem, padded, rows);
+        for (int v = 0; v < SCN_VECTORS; ++v)
+            if (L::any(live[v]))
+                live[v] = Face<T>(problem, rows.residual + v * kWidth, rows.mask ? rows.mask + v * kWidth : nullptr,
+                                  rows.codes + v * kWidth, live[v], rows.face)
+                              .step();
+    }
+
+    static bool any_live(const VecMask (&live)[SCN_VECTORS]) {
+        VecMask found{};
+        for (int v = 0; v < SCN_VECTORS; ++v) found |= live[v];
+        return L::any(found);
+    }
+
+    // Exact steps on the supports, with sweeps in between that let atoms enter and leave them, for the lanes that are
+    // not done. Everything lowers the objective. Steps that end at the optimum of a support make sure that this support
+    // never comes back; the first rounds get by without, which is faster.
+    static std::int64_t finish(const Problem<T>& problem, std::int64_t padded, std::int64_t n_iter, const Rows& rows,
+                               Progress& progress) {
+        // On a given support one step does it; what is left then is rounding, or a system without a solution.
+        const int most_rounds = rows.mask ? 3 : kMostRounds;
+        for (int round = 0; round < most_rounds && n_iter < problem.max_iter; ++round, ++n_iter) {
+            VecMask live[SCN_VECTORS];
+            for (int v = 0; v < SCN_VECTORS; ++v) live[v] = unfinished(problem, progress, v);
+            if (!any_live(live)) break;
+            const std::int64_t most_steps = round < kHastyRounds ? kHastySteps : problem.n_atoms;
+            for (std::int64_t i = 0; i < most_steps && any_live(live); ++i)
+                take_exact_step(problem, padded, rows, live);
+            for (int i = 0; i < (rows.mask ? 1 : 2); ++i) sweep(problem, padded, false, rows, progress);
+        }
+        return n_iter;
     }
 
     // NaN in the lanes whose right-hand side is not finite, otherwise 0; such lanes are then solved for zero, so that
-    // they have no part in how their block is judged.
-    static void find_poison(const Problem<T>& problem, std::int64_t padded, T* rhs, Vec* poison) {
-        for (int v = 0; v < SCN_VECTORS; ++v) poison[v] = Vec{} + problem.poison;
+    // they have no part in how their block is judged. Returns whether a lane is so bright or dim that squares of its
+    // numbers could overflow or vanish, with the largest number of every lane in `most`.
+    static bool find_poison(const Problem<T>& problem, std::int64_t padded, T* rhs, Vec* poison, Vec* most) {
+        for (int v = 0; v < SCN_VECTORS; ++v) poison[v] = Vec{} + problem.poison, most[v] = Vec{};
         for (std::int64_t j = 0; j < padded; ++j)
-            for (int v = 0; v < SCN_VECTORS; ++v) poison[v] += T(0) * load(rhs + j * kLanes + v * kWidth);
-        for (int lane = 0; lane < kLanes; ++lane)
-            if (!(poison[lane / kWidth][lane % kWidth] == T(0)))
+            for (int v = 0; v < SCN_VECTORS; ++v) {
+                const Vec value = load(rhs + j * kLanes + v * kWidth);
+                poison[v] += T(0) * value;
+                most[v] = larger(magnitude(value), most[v]);
+            }
+        bool extreme = false;
+        for (int lane = 0; lane < kLanes; ++lane) {
+            const int v = lane / kWidth, l = lane % kWidth;
+            if (!(poison[v][l] == T(0))) {
+                most[v][l] = T(0);
                 for (std::int64_t j = 0; j < padded; ++j) rhs[j * kLanes + lane] = T(0);
+            }
+            extreme |= most[v][l] > T(1 << 20) || (most[v][l] > T(0) && most[v][l] * T(1 << 20) < T(1));
+        }
+        return extreme;
+    }
+
+    // Whether an atom without energy would take a code that grows without bound.
+    static bool is_unbounded(const Problem<T>& problem, const T* rhs) {
+        VecMask found{};
+        for (std::int64_t j = 0; j < problem.n_atoms; ++j)
+            if (problem.inverse_diag[j] == T(0))
+                for (int v = 0; v < SCN_VECTORS; ++v) found |= (VecMask)(load(rhs + j * kLanes + v * kWidth) > T(0));
+        return L::any(found);
+    }
+
+    static void multiply_rows(T* rows, std::int64_t n_rows, const Vec* factor) {
+        for (std::int64_t j = 0; j < n_rows; ++j)
+            for (int v = 0; v < SCN_VECTORS; ++v) {
+                T* place = rows + j * kLanes + v * kWidth;
+                store(place, load(place) * factor[v]);
+            }
+    }
+
+    // Brings the numbers of every lane near 1; `unit` receives what its codes are to be times afterwards.
+    static void scale_lanes(const Problem<T>& problem, std::int64_t padded, const Rows& rows, const Vec* most,
+                            Vec* unit) {
+        Vec inverse_size[SCN_VECTORS], inverse_unit[SCN_VECTORS];
+        for (int v = 0; v < SCN_VECTORS; ++v) {
+            const Vec size = most[v] > T(0) ? L::power_of_two(most[v]) : Vec{} + T(1);
+            inverse_size[v] = T(1) / size;
+            unit[v] = size / problem.energy;
+            inverse_unit[v] = problem.energy * inverse_size[v];
+        }
+        multiply_rows(rows.rhs, padded, inverse_size);
+        if (problem.init) multiply_rows(rows.codes, padded, inverse_unit);
+    }
+
+    static Rows lay_out(const Problem<T>& problem, std::int64_t padded, T* scratch) {
+        const std::int64_t size = padded * kLanes;
+        Rows rows{scratch, scratch + size, nullptr, nullptr, nullptr};
+        T* next = scratch + 2 * size;
+        if (problem.mask) rows.mask = next, next += size;
+        if (problem.finishes) rows.residual = next, rows.face = next + size;
+        return rows;
     }
 
     static std::size_t scratch_size(const Problem<T>& problem) {
-        return static_cast<std::size_t>(padded_atoms(problem.n_atoms)) * kLanes * (problem.mask ? 3 : 2);
+        const auto size = static_cast<std::size_t>(padded_atoms(problem.n_atoms)) * kLanes;
+        const std::size_t face = problem.finishes ? size + Face<T>::scratch_size(problem.n_atoms) : 0;
+        return size * (problem.mask ? 3 : 2) + face;
     }
 
     static std::int64_t solve(const Problem<T>& problem, std::int64_t first, int count, T* scratch) {
         const std::int64_t n_atoms = problem.n_atoms, padded = padded_atoms(n_atoms), begin = first * n_atoms;
-        T* rhs = scratch;
-        T* codes = rhs + padded * kLanes;
-        T* mask = problem.mask ? codes + padded * kLanes : nullptr;
+        const Rows rows = lay_out(problem, padded, scratch);
 
-        gather(problem.rhs + begin, n_atoms, count, rhs);
-        fill_rows(rhs, n_atoms, padded);
+        gather(problem.rhs + begin, n_atoms, count, rows.rhs);
+        fill_rows(rows.rhs, n_atoms, padded);
         if (problem.shift)
             for (std::int64_t j = 0; j < n_atoms; ++j)
                 for (int v = 0; v < SCN_VECTORS; ++v) {
-                    T* place = rhs + j * kLanes + v * kWidth;
+                    T* place = rows.rhs + j * kLanes + v * kWidth;
                     store(place, load(place) - problem.shift[j]);
                 }
-        if (problem.init) gather(problem.init + begin, n_atoms, count, codes);
-        fill_rows(codes, problem.init ? n_atoms : 0, padded);
-        if (mask) {
-            gather(problem.mask + begin, n_atoms, count, mask);
-            fill_rows(mask, n_atoms, padded);
+        if (problem.init) gather(problem.init + begin, n_atoms, count, rows.codes);
+        fill_rows(rows.codes, problem.init ? n_atoms : 0, padded);
+        if (rows.mask) {
+            gather(problem.mask + begin, n_atoms, count, rows.mask);
+            fill_rows(rows.mask, n_atoms, padded);
         }
-        Vec poison[SCN_VECTORS];
-        find_poison(problem, padded, rhs, poison);
+        Vec poison[SCN_VECTORS], most[SCN_VECTORS], unit[SCN_VECTORS];
+        const bool scaled = find_poison(problem, padded, rows.rhs, poison, most) || problem.energy != T(1);
+        if (problem.has_vanishing && problem.constraint == kNonNegative && is_unbounded(problem, rows.rhs))
+            __atomic_store_n(problem.unbounded, static_cast<unsigned char>(1), __ATOMIC_RELAXED);
+        if (scaled) scale_lanes(problem, padded, rows, most, unit);
 
         Progress progress;
-        const std::int64_t n_iter = iterate_constrained(problem, padded, rhs, mask, codes, progress);
+        std::int64_t n_iter = descend(problem, padded, rows, progress);
+        if (problem.finishes) n_iter = finish(problem, padded, n_iter, rows, progress);
 
+        if (scaled) multiply_rows(rows.codes, n_atoms, unit);
         for (std::int64_t j = 0; j < n_atoms; ++j) {
             const T scale = problem.scale ? problem.scale[j] : T(1), offset = problem.scale ? problem.offset[j] : T(0);
             for (int v = 0; v < SCN_VECTORS; ++v) {
-                T* place = codes + j * kLanes + v * kWidth;
+                T* place = rows.codes + j * kLanes + v * kWidth;
                 store(place, load(place) * scale + (offset + poison[v]));
             }
         }
-        scatter(codes, n_atoms, count, problem.codes + begin);
-        for (int lane = 0; lane < count; ++lane) {
-            const int v = lane / kWidth, l = lane % kWidth;
-            const T finite = T(0) * (progress.code[v][l] + poison[v][l]);
-            problem.converged[first + lane] =
-                finite == T(0) && progress.change[v][l] <= problem.tol * progress.code[v][l];
+        scatter(rows.codes, n_atoms, count, problem.codes + begin);
+        for (int v = 0; v < SCN_VECTORS; ++v) {
+            const VecMask open = unfinished(problem, progress, v);
+            for (int l = 0; l < kWidth && v * kWidth + l < count; ++l) {
+                const T finite = T(0) * (progress.code[v][l] + poison[v][l]);
+                problem.converged[first + v * kWidth + l] = finite == T(0) && !open[l];
+            }
         }
         return n_iter;
+    }
+
+    static Condition<T> condition(const T* gram, std::int64_t n, T relax, T* scratch) {
+        return Conditioning<T>(gram, n, relax, scratch).examine();
     }
 };
 
@@ -271,11 +341,11 @@ struct Block {
 
 #define SCN_JOIN_(a, b) a##_##b
 #define SCN_JOIN(a, b) SCN_JOIN_(a, b)
+#define SCN_KERNEL(T) \
+    {Block<T>::kLanes, Block<T>::condition, Conditioning<T>::scratch_size, Block<T>::scratch_size, Block<T>::solve}
 extern const Kernel<float> SCN_JOIN(float32, SCN_ISA);
 extern const Kernel<double> SCN_JOIN(float64, SCN_ISA);
-const Kernel<float> SCN_JOIN(float32, SCN_ISA) = {
-    Block<float>::kLanes, Block<float>::scratch_size, Block<float>::solve};
-const Kernel<double> SCN_JOIN(float64, SCN_ISA) = {
-    Block<double>::kLanes, Block<double>::scratch_size, Block<double>::solve};
+const Kernel<float> SCN_JOIN(float32, SCN_ISA) = SCN_KERNEL(float);
+const Kernel<double> SCN_JOIN(float64, SCN_ISA) = SCN_KERNEL(double);
 
 }  // namespace scn

@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-constexpr std::int64_t kInterfaceVersion = 1;
+constexpr std::int64_t kInterfaceVersion = 2;
 
 enum ScnNumber : std::int32_t { kFloat32 = 0, kFloat64 = 1 };
 
@@ -13,7 +13,7 @@ enum ScnIsa : std::int32_t { kGeneric = 0, kAvx2 = 1, kAvx512 = 2 };
 enum ScnConstraint : std::int32_t { kNonNegative = 0, kOnSupport = 1 };
 
 // What scn_solve returns.
-enum ScnStatus : int { kOk = 0, kOutOfMemory = 1, kBadCall = 2, kFailed = 3 };
+enum ScnStatus : int { kOk = 0, kOutOfMemory = 1, kBadCall = 2, kFailed = 3, kNotConvex = 4, kUnbounded = 5 };
 
 // Tensors are contiguous, row by row, and of the number type; pointers marked "or null" may be left out.
 struct ScnCall {
@@ -22,11 +22,15 @@ struct ScnCall {
     std::int32_t isa;                // ScnIsa, at most scn_best_isa()
     std::int32_t constraint;         // ScnConstraint
     std::int32_t by_block;           // judge a block of neighbouring signals as a whole
+    std::int32_t finishes;           // take exact steps on the support where sweeps would take long
     std::int64_t n_threads;          // at most this many threads, the caller's included
     std::int64_t n_signals;
     std::int64_t n_atoms;
     std::int64_t max_iter;
-    double tol;                      // 0 runs all max_iter sweeps
+    double tol;                      // 0 runs all max_iter sweeps; otherwise the accuracy aimed at, relative to the codes
+    double promise;                  // the largest error, relative to the codes, of what is called converged
+    double rounding;                 // the shortest step, relative to the codes, that can be told from none for
+                                     // orthogonal atoms
     double ridge;                    // added to the diagonal of the Gram matrix, relative to it
     const void* rhs;                 // n_signals x n_atoms
     const void* gram;                // n_atoms x n_atoms

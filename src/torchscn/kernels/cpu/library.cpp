@@ -1,7 +1,9 @@
 // The library behind call.h: picks the instruction set, packs the Gram matrix and hands blocks of signals to threads.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -44,21 +46,37 @@ private:
     T* memory_;
 };
 
-// Copies G into groups of kGroup rows, column by column; returns NaN when an entry is not finite, otherwise 0.
+// What to divide G by so that squares of its numbers neither overflow nor vanish: 1, or a power of two.
 template <class T>
-T pack(const T* gram, std::int64_t n, T ridge, T* packed, T* inverse_diag) {
+T energy_of(const T* gram, std::int64_t n) {
+    T most = 0;
+    for (std::int64_t j = 0; j < n; ++j) most = std::max(most, gram[j * n + j]);
+    const bool is_ordinary = most < T(1 << 20) && most * T(1 << 20) > T(1);
+    return is_ordinary || most == T(0) || !std::isfinite(most) ? T(1) : std::ldexp(T(1), std::ilogb(most));
+}
+
+// Energies below this have lost digits to underflow.
+template <class T>
+constexpr T smallest_energy() {
+    return std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
+}
+
+// Copies G, divided by `energy`, into groups of kGroup rows, column by column; returns NaN when an entry is not finite,
+// otherwise 0.
+template <class T>
+T pack(const T* gram, std::int64_t n, T ridge, T energy, T* packed, T* inverse_diag) {
     const std::int64_t padded = padded_atoms(n);
     T poison = 0;
     for (std::int64_t j = 0; j < padded; ++j) {
         T* group = packed + j / kGroup * kGroup * padded + j % kGroup;
         for (std::int64_t k = 0; k < padded; ++k) {
-            const T value = j < n && k < n ? gram[j * n + k] : T(0);
+            const T value = j < n && k < n ? gram[j * n + k] / energy : T(0);
             poison += T(0) * value;
             group[k * kGroup] = value;
         }
         T& diagonal = group[j * kGroup];
         diagonal += ridge * diagonal;
-        inverse_diag[j] = diagonal > T(0) ? T(1) / diagonal : T(0);
+        inverse_diag[j] = j < n && gram[j * n + j] > smallest_energy<T>() ? T(1) / diagonal : T(0);
     }
     return poison;
 }
@@ -161,6 +179,32 @@ void solve_region(void* data) noexcept {
     }
 }
 
+// When to stop; false if the Gram matrix is indefinite, so that there may be no optimum to stop at.
+template <class T>
+bool set_rule(const Kernel<T>& kernel, const ScnCall& call, Problem<T>& problem) {
+    problem.stops_early = call.tol > 0;
+    problem.by_block = call.by_block != 0;
+    problem.block_tol = static_cast<T>(call.tol);
+    problem.is_uneven = false;
+    problem.largest_step = 0;
+    problem.finishes = call.finishes != 0 && problem.stops_early;
+    problem.face_ridge = std::numeric_limits<T>::epsilon() * (4 + std::sqrt(static_cast<T>(call.n_atoms)));
+    if (problem.poison != T(0)) return true;
+    Aligned<T> scratch(kernel.condition_scratch(call.n_atoms));
+    const Condition<T> condition =
+        kernel.condition(static_cast<const T*>(call.gram), call.n_atoms, problem.relax, scratch.get());
+    const double amplification = static_cast<double>(condition.amplification);
+    const double rounding = call.rounding * static_cast<double>(condition.overlap);
+    const double promised = call.promise / amplification;
+    // Where atoms are nearly dependent, gradients hang on the last atom of a support, and codes are held to more than
+    // their promise. There sweeps leave the work to exact steps, to which it makes little difference.
+    const double strict = std::max(promised * std::min(1.0, 30 / amplification), 8 * rounding);
+    const double wanted = std::min({promised, strict, problem.by_block ? promised : call.tol});
+    if (problem.stops_early) problem.largest_step = static_cast<T>(std::max(wanted, rounding));
+    problem.is_uneven = condition.is_uneven;
+    return condition.is_convex;
+}
+
 template <class T>
 ScnStatus solve(const Kernel<T>& kernel, ScnCall& call) {
     const std::int64_t padded = padded_atoms(call.n_atoms);
@@ -180,18 +224,20 @@ ScnStatus solve(const Kernel<T>& kernel, ScnCall& call) {
     problem.n_signals = call.n_signals;
     problem.n_atoms = call.n_atoms;
     problem.max_iter = call.max_iter;
-    problem.tol = static_cast<T>(call.tol);
-    problem.stops_early = call.tol > 0;
-    problem.by_block = call.by_block != 0;
     const T* gram = static_cast<const T*>(call.gram);
     problem.relax = static_cast<T>(relaxation(gram, call.n_atoms));
-    problem.poison = pack(gram, call.n_atoms, static_cast<T>(call.ridge), packed.get(),
+    problem.energy = energy_of(gram, call.n_atoms);
+    problem.poison = pack(gram, call.n_atoms, static_cast<T>(call.ridge), problem.energy, packed.get(),
                           inverse_diag.get());
+    if (!set_rule(kernel, call, problem)) return kNotConvex;
+    problem.has_vanishing = std::count(inverse_diag.get(), inverse_diag.get() + call.n_atoms, T(0)) > 0;
+    unsigned char unbounded = 0;
+    problem.unbounded = &unbounded;
     Work<T> work{kernel, problem, (call.n_signals + kernel.lanes - 1) / kernel.lanes};
     run_parallel(solve_region<T>, &work, call.n_threads, work.n_blocks);
     call.most_sweeps = work.most_sweeps;
     call.total_sweeps = work.total_sweeps;
-    return work.status;
+    return work.status == kOk && unbounded ? kUnbounded : work.status.load();
 }
 
 // Whether the call is one this build understands.

@@ -32,17 +32,36 @@ struct Problem {
     std::int64_t n_signals;
     std::int64_t n_atoms;
     std::int64_t max_iter;
-    T tol;                   // a signal is done when no code changes by more than tol times its largest code
     bool stops_early;        // when all is done; otherwise every block takes all max_iter sweeps
-    bool by_block;           // judge a block as a whole: done when the error left is below tol times its largest code
+    T largest_step;          // a signal is done when a sweep moves its codes by no more than this, relative to them
+    bool by_block;           // and, where blocks are judged as a whole, the error left is below block_tol
+    T block_tol;
+    bool is_uneven;          // atoms of very different norms: judge what codes contribute as well as the codes
+    bool finishes;           // by exact steps on the support where sweeps would take long
+    T face_ridge;            // of exact steps: a smaller part of an atom is not told from none
     T relax;                 // over-relaxation, between 0 and 2
+    T energy;                // packed_gram is G divided by this power of two
+    bool has_vanishing;      // there are atoms with no energy, or so little that it cannot be told from none
+    unsigned char* unbounded;  // set to 1 when one of them would have a positive code
     T poison;                // added to every code: NaN when the Gram matrix is not finite, otherwise 0
+};
+
+// What the Gram matrix says about every problem.
+template <class T>
+struct Condition {
+    bool is_convex;   // beyond doubt not indefinite
+    bool is_uneven;   // norms of atoms differ by more than a factor of 4
+    T amplification;  // the error left after a sweep is at most this times the sweep's step
+    T overlap;        // largest norm of a row of G scaled to unit diagonal: rounding errors of a sweep grow with it
 };
 
 // One instruction set's build of the kernel for one number type.
 template <class T>
 struct Kernel {
     int lanes;  // signals solved side by side in one block
+    // Looks at an n x n Gram matrix; `scratch` holds condition_scratch(n) values.
+    Condition<T> (*condition)(const T* gram, std::int64_t n, T relax, T* scratch);
+    std::size_t (*condition_scratch)(std::int64_t n);
     // Values of scratch memory a block needs.
     std::size_t (*scratch_size)(const Problem<T>&);
     // Solves signals [first, first + count), count <= lanes, and returns the sweeps used. `scratch` is 64-byte aligned.
