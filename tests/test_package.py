@@ -15,6 +15,8 @@ SOURCE = ROOT / "src" / "torchscn"
 # A module may import those before it; "data" stands alone.
 LAYERS = [
     "lazy",
+    "atomic",
+    "json_file",
     "data",
     "checks",
     "options",

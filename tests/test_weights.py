@@ -129,3 +129,17 @@ def test_float16_is_for_matrices_only(tmp_path):
         "lam1": torch.float32,
         "running_var": torch.float32,
     }
+
+
+@pytest.mark.parametrize("text", [b"", b"abc", b"\xff\xfe", None])
+def test_damaged_hashes_are_no_riddle(tmp_path, monkeypatch, text):
+    (tmp_path / f"{NAMES[0]}.safetensors").write_bytes(b"")
+    if text is not None:
+        (tmp_path / weights.HASHES).write_bytes(text)
+    monkeypatch.setattr(weights, "pretrained_folder", lambda: tmp_path)
+    weights._known_hashes.cache_clear()
+    try:
+        with pytest.raises(CheckpointError, match=r"Reinstall torchscn\."):
+            load_pretrained(NAMES[0])
+    finally:
+        weights._known_hashes.cache_clear()

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -14,6 +13,8 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+
+from torchscn.atomic import replace_file
 
 __all__ = [
     "CheckpointError",
@@ -96,7 +97,7 @@ def load_pretrained(name: str) -> TrainedWeights:
     if name not in list_pretrained():
         raise ValueError(f"no weights {name!r} come with this version; available: {', '.join(list_pretrained())}.")
     path = pretrained_folder() / f"{name}.safetensors"
-    if file_hash(path) != _known_hashes()[path.name]:
+    if file_hash(path) != _known_hashes().get(path.name):
         raise CheckpointError(f"{path} is not the file that was published: its hash differs. Reinstall torchscn.")
     return read_weights(path)
 
@@ -113,8 +114,12 @@ def file_hash(path: Path) -> str:
 
 @functools.cache
 def _known_hashes() -> dict[str, str]:
-    lines = (pretrained_folder() / HASHES).read_text().splitlines()
-    return {name: value for value, name in (line.split() for line in lines)}
+    path = pretrained_folder() / HASHES
+    try:
+        words = path.read_text().split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}). Reinstall torchscn.") from error
+    return dict(zip(words[1::2], words[::2], strict=False))
 
 
 def read_weights(path: Path) -> TrainedWeights:
@@ -245,7 +250,9 @@ def _read_checked(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         # A damaged name of the checksum must not make the file pass as one of version 0.1.
         if CHECKSUM not in texts and set(texts) not in _TEXTS_OF_0_1:
             raise ValueError(f"it has no checksum, and the texts {_and(texts)}")
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        # Copies: the library's tensors are views of the file, and would change, or end the process, if that is
+        # overwritten in place after it was checked.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
     expected = texts.pop(CHECKSUM, None)
     if expected is not None and expected != _checksum(tensors, texts):
         raise ValueError("it is damaged: its content does not match its checksum")
@@ -275,18 +282,7 @@ def write_groups(path: Path, groups: Mapping[str, Mapping[str, Tensor]], texts: 
     }
     content = safetensors.torch.save(flat, texts | {CHECKSUM: _checksum(flat, texts)})
     header, start = _sorted_header(content)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(header)
-            file.write(memoryview(content)[start:])
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise OSError(f"could not write {path}: {error}. Free some space or choose another folder.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, [header, memoryview(content)[start:]])
 
 
 def _sorted_header(content: bytes) -> tuple[bytes, int]:

@@ -30,6 +30,13 @@ def test_results_are_kept_printed_and_drawn(tmp_path):
         load_results(tmp_path / "drawn")
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, "{}", json.dumps(RESULT | {"rows": [{"n": "x"}]})])
+def test_damaged_results_are_named(tmp_path, text):
+    save_results(tmp_path, RESULT).write_text(text)
+    with pytest.raises(ValueError, match=r"scaling\.json is not"):
+        load_results(tmp_path)
+
+
 def test_results_stand_beside_the_machine_they_were_measured_on(monkeypatch):
     def nothing(rounds):
         """Measures nothing."""

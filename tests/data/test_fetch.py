@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from torchscn.data import DataError, catalog, download
+from torchscn.data import DataError, catalog, download, fetch
 from torchscn.data.files import OfficialFile
 from torchscn.data.mnist import MNIST
 from torchscn.data.stl10 import STL10
@@ -256,6 +256,28 @@ def test_a_damaged_archive_leaves_no_files(site, small_stl10, tmp_path, change):
     with pytest.raises(DataError, match="cannot be unpacked"):
         download("stl10", tmp_path, base_url=site.url)
     assert list(everything_in(tmp_path)) == ["stl10/stl10_binary.tar.gz"]
+
+
+def full_disk(*arguments):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_is_not_taken_for_a_broken_connection(site, small_mnist, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(fetch, "_write_all", full_disk)
+        with pytest.raises(DataError, match=r"\.part cannot be written \(.*No space left.*resumes"):
+            download("mnist", tmp_path, base_url=site.url)
+    assert len(site.asked) == 1
+    assert everything_in(download("mnist", tmp_path, base_url=site.url)) == small_mnist
+
+
+def test_a_full_disk_is_not_taken_for_a_damaged_archive(site, small_stl10, tmp_path, monkeypatch):
+    small_stl10(tar_gz(in_archive(CONTENTS)))
+    with monkeypatch.context() as patch:
+        patch.setattr(fetch, "_extract", full_disk)
+        with pytest.raises(DataError, match=r"No space left.*free some space"):
+            download("stl10", tmp_path, base_url=site.url)
+    assert everything_in(download("stl10", tmp_path, base_url=site.url)) == CONTENTS
 
 
 def test_wrong_content_in_the_archive_is_refused(site, small_stl10, tmp_path):

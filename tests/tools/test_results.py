@@ -65,6 +65,28 @@ def test_unfinished_run_and_empty_folder(unfinished, tmp_path):
         load_records(tmp_path / "nothing")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [None, "[]", {"name": 3}, {"curve": [3]}, {"environment": {}}, {"minutes": float("nan")}, {"epochs": True}],
+)
+def test_damaged_records_are_named(run, tmp_path, change):
+    record = record_run(run)
+    path = save_record(tmp_path, record)
+    path.write_text(json.dumps(record | change) if isinstance(change, dict) else change or path.read_text()[:-9])
+    with pytest.raises(ValueError, match=r"digits-scn1\.json is not "):
+        load_records(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("environment.json", "{"), ("environment.json", "{}"), ("metrics.jsonl", None)]
+)
+def test_runs_with_damaged_records_are_not_recorded(run, tmp_path, name, text):
+    folder = Path(shutil.copytree(run, tmp_path / "run"))
+    (folder / name).write_text(text or (folder / name).read_text().replace('"lr"', '"rate"'))
+    with pytest.raises(ValueError, match=rf"{name} is "):
+        record_run(folder)
+
+
 def test_solvers_agree_from_the_command_line(run, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["add", str(run), "--compare", "200", "--records", str(tmp_path)])

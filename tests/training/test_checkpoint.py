@@ -14,6 +14,8 @@ from torchscn.training import (
     fit,
 )
 from torchscn.training.checkpoint import CURRENT, PREVIOUS, Checkpoint, Position, load_checkpoint, save_checkpoint
+from torchscn.training.curves import draw_curves
+from torchscn.training.run_folder import RunFolder
 
 
 def checkpoint(epoch: int) -> Checkpoint:
@@ -56,6 +58,22 @@ def test_full_disk_loses_nothing(tmp_path, monkeypatch):
         save_checkpoint(tmp_path, checkpoint(2))
     assert [path.name for path in tmp_path.iterdir()] == [CURRENT]
     assert load_checkpoint(tmp_path)[0].position == Position(1)
+
+
+def test_a_full_disk_at_the_records_is_one_sentence(tmp_path, monkeypatch):
+    run = RunFolder(tmp_path)
+    run.write_metrics([{"epoch": 1}])
+
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"could not write .*metrics\.jsonl.*No space left.*another folder\.$"):
+        run.write_metrics([{"epoch": 1}, {"epoch": 2}])
+    with pytest.raises(OSError, match=r"could not write .*curves\.png.*No space left"):
+        draw_curves(run.curves, [{"epoch": 1, "train_error": 1.0, "test_error": 2.0}], "title")
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    assert run.metrics.read_text() == '{"epoch": 1}\n'
 
 
 def test_tied_weights_are_kept(tmp_path):

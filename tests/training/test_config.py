@@ -95,3 +95,9 @@ def test_bad_recipes(tmp_path):
     (tmp_path / "broken.toml").write_text("lr = = 3")
     with pytest.raises(ConfigError, match="not a readable TOML file"):
         load_recipe(str(tmp_path / "broken.toml"))
+    (tmp_path / "broken.toml").write_text("lr = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match="not a readable TOML file"):
+        load_recipe(str(tmp_path / "broken.toml"))
+    (tmp_path / "broken.toml").write_text("lrr = 3")
+    with pytest.raises(ConfigError, match=r"broken\.toml cannot be used: there is no setting 'lrr'"):
+        load_recipe(str(tmp_path / "broken.toml"))

@@ -121,6 +121,17 @@ def test_no_flipped_bit_passes(tmp_path):
     assert passed == []
 
 
+def test_what_was_read_does_not_depend_on_the_file_any_more(tmp_path):
+    """Views of the file changed with it, and ended the process when it became shorter."""
+    path = tmp_path / "file"
+    write_groups(path, {"model": SMALL}, {"about": "{}"})
+    groups, _ = read_groups(path)
+    path.write_bytes(bytes(path.stat().st_size))
+    assert same(groups, {"model": SMALL})
+    path.write_bytes(b"")
+    assert same(groups, {"model": SMALL})
+
+
 def test_equal_content_gives_equal_files(tmp_path):
     for number in range(10):
         write_groups(tmp_path / f"{number}", {"model": SMALL}, {"about": "x", "more": "y"})
@@ -400,6 +411,31 @@ def test_settings_of_the_wrong_shape(run, text):
     assert len(message) < 1000
 
 
+@pytest.mark.parametrize(
+    ("change", "named"), [({"tol": 0.3}, "tol"), ({"order": "expand_reduce"}, "order"), ({"model": "scn1"}, "model")]
+)
+def test_settings_of_another_network_are_noticed(run, change, named):
+    """They may fit the weights all the same, and gave other answers."""
+    (run / "config.json").write_text(QUICK.override({"model": "cnn1"} | change).to_json())
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=rf"config\.json describes another network.*\({named} differ\)"):
+            load_trained(run)
+        (run / "model.safetensors").unlink(missing_ok=True)  # then the checkpoint is read
+
+
+def test_settings_that_do_not_describe_the_network_may_change(run):
+    (run / "config.json").write_text(QUICK.override({"model": "cnn1", "data": "folder:elsewhere"}).to_json())
+    assert load_trained(run).config.data == "folder:elsewhere"
+
+
+def test_weights_that_do_not_say_which_network_they_are_from(run):
+    """Those of version 0.1."""
+    groups, _ = read_groups(run / "model.safetensors")
+    about = json.dumps({"classes": list("0123456789"), "image_size": [8, 8]})
+    write_groups(run / "model.safetensors", groups, {"about": about})
+    assert load_trained(run).model.num_classes == 10
+
+
 DESCRIPTIONS = [
     "",
     "[]",
@@ -516,7 +552,10 @@ def test_positions_of_the_wrong_shape(run, text):
         ("optimizer", "x.momentum_buffer", torch.ones(1)),
         ("optimizer", "999.momentum_buffer", torch.ones(1)),
         ("optimizer", "-1.momentum_buffer", torch.ones(1)),
+        ("optimizer", "9" * 5000 + ".momentum_buffer", torch.ones(1)),
         ("optimizer", "0.momentum_buffer", torch.ones(7, 7)),
+        ("optimizer", "0.momentum_buffer", torch.ones(())),
+        ("optimizer", "0.momentum_buffer", torch.ones(4, 1, 3, 3, dtype=torch.int64)),
         ("ema", "classifier.bias", torch.ones(3)),
         ("ema", "unknown", torch.ones(3)),
         ("model", "classifier.bias", torch.ones(10, dtype=torch.int64)),

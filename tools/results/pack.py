@@ -32,7 +32,9 @@ def pack_weights(folder: Path, record: dict[str, Any], output: Path) -> Path:
         )
     weights = read_weights(RunFolder(folder).weights)
     half = record["storage"][-1]
-    about = weights.about | {
+    about = {
+        "classes": weights.about["classes"],
+        "image_size": weights.about["image_size"],
         "model": record["model"],
         "data": record["data"],
         "options": load_trained(folder).config.model_options(),

@@ -6,6 +6,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from torchscn.atomic import replace_file
+from torchscn.json_file import find_misfit, read_table
 from torchscn.training import load_trained
 from torchscn.training.run_folder import RunFolder, count_parameters
 
@@ -14,12 +16,28 @@ __all__ = ["describe_commands", "describe_over_time", "keep_comparisons", "load_
 _CURVE = ("epoch", "train_loss", "train_error", "test_loss", "test_error", "lr", "seconds", "images_per_second")
 _COMPARISONS = ("storage", "solvers")
 
+# What the tables and pictures need of a record.
+_CALL = {"command": object, "threads": object, "commit": object}
+_ENVIRONMENT = _CALL | {"resumed?": [_CALL | {"after_epochs": object}]}
+_COMPARED = {"error": float, "other_answers": float}
+_RECORD = {
+    **dict.fromkeys(("name", "model", "data", "tested_on"), str),
+    **dict.fromkeys(("parameters", "epochs", "seed"), int),
+    **dict.fromkeys(("test_error", "train_error", "minutes", "images_per_second"), float),
+    "settings": {},
+    "environment": _ENVIRONMENT,
+    "curve": [dict.fromkeys(("epoch", "train_error", "test_error"), float)],
+    "storage?": [_COMPARED | {"stored_as": str}],
+    "solvers?": [_COMPARED | {"solver": str, "tol": float, "images": int}],
+}
+_METRICS: list[dict[str, Any]] = [dict.fromkeys((*_CURVE, "evaluation_seconds"), float) | {"layers": [{}]}]
+
 
 def record_run(folder: Path) -> dict[str, Any]:
     """Everything that makes a finished run credible and reproducible; the name is that of the folder.
 
     Raises:
-        ValueError: this is not a run folder, or the run is not finished.
+        ValueError: this is not a run folder, the run is not finished, or its records are damaged.
     """
     trained = load_trained(folder)
     run = RunFolder(folder)
@@ -27,6 +45,9 @@ def record_run(folder: Path) -> dict[str, Any]:
     config = trained.config
     if len(metrics) < config.epochs:
         raise ValueError(f"the run in {folder} is not finished: {len(metrics)} of {config.epochs} epochs are done.")
+    problem = find_misfit(metrics, _METRICS, "its list of epochs")
+    if problem is not None:
+        raise ValueError(f"{run.metrics} is damaged: {problem}.")
     last = metrics[-1]
     return {
         "name": folder.resolve().name,
@@ -41,7 +62,7 @@ def record_run(folder: Path) -> dict[str, Any]:
         "minutes": round(sum(m["seconds"] + m["evaluation_seconds"] for m in metrics) / 60, 2),
         "images_per_second": round(mean(m["images_per_second"] for m in metrics), 1),
         "settings": config.changed_settings(),
-        "environment": json.loads(run.environment.read_text()),
+        "environment": read_table(run.environment, _ENVIRONMENT),
         "curve": [{key: _short(entry[key]) for key in _CURVE} for entry in metrics],
         "layers": [{key: _short(value) for key, value in layer.items()} for layer in last["layers"]],
     }
@@ -50,7 +71,7 @@ def record_run(folder: Path) -> dict[str, Any]:
 def keep_comparisons(folder: Path, record: dict[str, Any]) -> None:
     """Copy the comparisons from an earlier record of the same run into ``record``."""
     path = folder / f"{record['name']}.json"
-    earlier = json.loads(path.read_text()) if path.exists() else {}
+    earlier = read_table(path) if path.exists() else {}
     if earlier.get("curve") == record["curve"]:
         record.update({key: earlier[key] for key in _COMPARISONS if key in earlier})
 
@@ -60,7 +81,7 @@ def save_record(folder: Path, record: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{record['name']}.json"
     lines = [f"{json.dumps(key)}: {_lines(value)}" for key, value in record.items()]
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    replace_file(path, [("{\n" + ",\n".join(lines) + "\n}\n").encode()])
     return path
 
 
@@ -68,9 +89,9 @@ def load_records(folder: Path) -> dict[str, dict[str, Any]]:
     """Every saved record, by name.
 
     Raises:
-        ValueError: the folder holds none.
+        ValueError: the folder holds none, or one that is damaged.
     """
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    found = {path.stem: read_table(path, _RECORD) for path in sorted(folder.glob("*.json"))}
     if not found:
         raise ValueError(
             f"{folder} holds no records; make one with `python -m tools.results add RUN --records {folder}`."

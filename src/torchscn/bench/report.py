@@ -9,10 +9,20 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from torchscn.atomic import replace_file
 from torchscn.bench.suites import SUITES
 from torchscn.environment import describe_environment
+from torchscn.json_file import read_table
 
 __all__ = ["draw", "load_results", "print_table", "run_suite", "save_results"]
+
+# What tables and pictures need of a saved result; the pictures of two suites need more of its rows.
+_NUMBERS = {"seconds?": float, "ratio?": float, "error?": float}
+_SHAPE = {"suite": str, "about": str, "machine": {}, "rounds": int}
+_ROWS = {
+    "networks": _NUMBERS | {"network": str, "mode": str, "name": str, "ratio": float},
+    "scaling": {"over": str, "n": float, "seconds": float},
+}
 
 
 def run_suite(name: str, rounds: int) -> dict[str, Any]:
@@ -41,13 +51,19 @@ def save_results(folder: Path, result: dict[str, Any]) -> Path:
     """Save the result of a suite as ``SUITE.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['suite']}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    replace_file(path, [(json.dumps(result, indent=1) + "\n").encode()])
     return path
 
 
 def load_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Every saved result, by suite."""
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    """Every saved result, by suite.
+
+    Raises:
+        ValueError: the folder holds none, or one that is damaged.
+    """
+    shapes = {name: _SHAPE | {"rows": [_ROWS.get(name, _NUMBERS)]} for name in SUITES}
+    # Other files may lie there; draw() passes over them.
+    found = {path.stem: read_table(path, shapes.get(path.stem)) for path in sorted(folder.glob("*.json"))}
     if not found:
         raise ValueError(f"{folder} holds no benchmark results; make some with `scn bench SUITE --output {folder}`.")
     return found

@@ -1,13 +1,16 @@
 """Fetching the official files: resumed where a download stopped, checked by md5 before they are moved into place."""
 
 import http.client
+import io
 import re
 import shutil
 import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
@@ -144,15 +147,35 @@ def _write(response: http.client.HTTPResponse, part: Path, start: int, report: P
     length = response.headers.get("Content-Length")
     total = start + int(length) if length else None
     done = start
-    part.parent.mkdir(parents=True, exist_ok=True)
-    with part.open("ab" if start else "wb") as stream:
+    with _errors_of_disk(part):
+        part.parent.mkdir(parents=True, exist_ok=True)
+        stream = part.open("ab" if start else "wb", buffering=0)  # a buffer would report a full disk late
+    with stream:
         report(done, total)
         while chunk := response.read(CHUNK_BYTES):
-            stream.write(chunk)
+            with _errors_of_disk(part):
+                _write_all(stream, chunk)
             done += len(chunk)
             report(done, total)
     if total is not None and done < total:
         raise _BrokenConnectionError(f"{done:,} of {total:,} bytes received")
+
+
+def _write_all(stream: io.FileIO, chunk: bytes) -> None:
+    left = memoryview(chunk)
+    while left:
+        left = left[stream.write(left) :]
+
+
+@contextmanager
+def _errors_of_disk(path: Path) -> Iterator[None]:
+    """Tell errors of the disk from those of the connection, which are retried."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be written ({error}). Free some space, then run the same command: it resumes the download."
+        ) from error
 
 
 def _judge_refusal(error: urllib.error.HTTPError, url: str, part: Path, have: int, report: Progress) -> None:
@@ -185,8 +208,10 @@ def _unpack(archive: Path, wanted: list[OfficialFile], source: Source, folder: P
         expected = {f"{source.folders[-1]}/{file.name}": file for file in wanted}
         try:
             _extract(archive, set(expected), Path(scratch))
-        except (tarfile.TarError, OSError, EOFError) as error:
-            raise DataError(f"{archive} cannot be unpacked ({error}); remove it and fetch it again.") from error
+        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+            is_disk = isinstance(error, OSError) and error.errno is not None  # a damaged archive has no such number
+            advice = "free some space, and try again." if is_disk else "remove it and fetch it again."
+            raise DataError(f"{archive} cannot be unpacked ({error}); {advice}") from error
         for member, file in expected.items():
             path = Path(scratch) / member
             if not path.is_file():

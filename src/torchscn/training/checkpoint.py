@@ -84,11 +84,16 @@ class Checkpoint:
         state["state"] = {}
         for name, value in self.tensors.get("optimizer", {}).items():
             index, _, key = name.partition(".")
-            known = index.isdecimal() and int(index) < len(parameters)
-            if not known or value.shape not in ((), parameters[int(index)].shape):
+            known = index.isdecimal() and len(index) < 10 and int(index) < len(parameters)
+            if not known or not _may_belong(key, value, parameters[int(index)]):
                 raise CheckpointError(f"{self.source} belongs to another network: its optimizer has {name!r}.")
             state["state"].setdefault(int(index), {})[key] = value
         optimizer.load_state_dict(state)
+
+
+def _may_belong(key: str, value: Tensor, parameter: Tensor) -> bool:
+    """Whether an optimizer can have this value for a parameter: a count of steps, or as many fractions."""
+    return value.shape == (() if key == "step" else parameter.shape) and value.is_floating_point()
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:

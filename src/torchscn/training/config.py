@@ -131,6 +131,11 @@ class TrainConfig(Settings):
         """The options of :func:`torchscn.create_model` that are set, including the preset."""
         return ({} if self.preset is None else {"preset": self.preset}) | dict(self.options)
 
+    def network(self) -> dict[str, Any]:
+        """Model and options as JSON has them, to be kept with the weights they belong to."""
+        table: dict[str, Any] = json.loads(json.dumps({"model": self.model} | self.model_options()))
+        return table
+
     def flat(self) -> dict[str, Any]:
         """All settings in one table, including the options of the network that are set."""
         table = asdict(self)
@@ -259,9 +264,12 @@ def load_recipe(name: str) -> TrainConfig:
         raise ConfigError(f"no recipe {name!r}.{hint} `scn recipes` lists them; a path ending in .toml works too.")
     try:
         settings = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not a readable TOML file: {error}") from error
-    return TrainConfig().override(settings)
+    try:
+        return TrainConfig().override(settings)
+    except ConfigError as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from error
 
 
 def read_config(path: Path) -> TrainConfig:

@@ -1,7 +1,10 @@
 """The learning curve of a run as a picture."""
 
+import io
 from pathlib import Path
 from typing import Any
+
+from torchscn.atomic import replace_file
 
 __all__ = ["draw_curves"]
 
@@ -24,5 +27,7 @@ def draw_curves(path: Path, metrics: list[dict[str, Any]], title: str) -> bool:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=110)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=110, format="png")
+    replace_file(path, [picture.getvalue()])
     return True

@@ -208,7 +208,7 @@ def _fit(
         reporter.say(f"resuming in epoch {position.epoch + 1}, batch {position.batch + 1}")
     replica = wrap(model, process)
     height, width = train_set.images.shape[2:]
-    about = {"classes": train_set.classes, "image_size": [height, width]}
+    about = {"classes": train_set.classes, "image_size": [height, width], "network": config.network()}
 
     def save(position: Position) -> None:
         """Write a checkpoint of everything the rest of the run depends on."""

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import nn
 
+from torchscn.atomic import replace_file
 from torchscn.environment import describe_environment
 from torchscn.models import create_model
 from torchscn.network import Network
@@ -153,7 +154,7 @@ def load_trained(folder: str | Path, overrides: Mapping[str, Any] | None = None)
 
     Raises:
         ValueError: there is neither a folder nor a network of that name.
-        ConfigError: this is not a run folder.
+        ConfigError: this is not a run folder, or its settings are not those the network was trained with.
         CheckpointError: it holds no weights, or those of another network.
 
     Example:
@@ -178,10 +179,23 @@ def _load_run(run: RunFolder, overrides: Mapping[str, Any]) -> TrainedModel:
         weights, source, note = read_weights(run.weights), str(run.weights), None
     else:
         weights, source, note = _weights_so_far(run, config)
+    _check_settings(run, config, weights, source)
     _check_network(run, config, weights, source)
     model = config.make_model(weights.num_classes, weights.in_channels, overrides)
     model.adopt(weights, source)
     return TrainedModel(model.eval(), config, note)
+
+
+def _check_settings(run: RunFolder, config: TrainConfig, weights: TrainedWeights, source: str) -> None:
+    """Check that the settings are those the weights were trained with: others may fit them, and give other answers."""
+    trained, now = weights.about.get("network"), config.network()
+    if not isinstance(trained, dict) or trained == now:  # version 0.1 did not keep them
+        return
+    changed = [name for name in {**trained, **now} if trained.get(name) != now.get(name)]
+    raise ConfigError(
+        f"{run.config} describes another network than the one in {source} ({', '.join(changed)} differ). Undo the "
+        "change; options of the solver can be given when a network is loaded."
+    )
 
 
 def _check_network(run: RunFolder, config: TrainConfig, weights: TrainedWeights, source: str) -> None:
@@ -278,10 +292,7 @@ def _lose(path: Path) -> str:
 
 
 def _write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    replace_file(path, [text.encode()])
 
 
 def count_parameters(model: nn.Module) -> int:
