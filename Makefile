@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 KERNEL := $(wildcard src/torchscn/kernels/cpu/*)
 
-.PHONY: test demo bench results lint format clean help
+.PHONY: test demo bench fuzz results lint format clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -19,6 +19,9 @@ demo: .venv/ready  ## the main job: train a small network on the embedded digits
 
 bench: .venv/ready  ## measure everything side by side with alternatives (half an hour; run nothing else meanwhile)
 	$(BIN)/scn bench all --threads 2 --output benchmarks/results --draw docs/benchmarks
+
+fuzz: .venv/ready  ## try hard to break every promise, and write docs/trust.md (about two hours)
+	$(BIN)/python -m tools.fuzz
 
 results: .venv/ready  ## update docs/results.md, its pictures and the README from the recorded runs
 	$(BIN)/python -m tools.results
