@@ -7,7 +7,7 @@ from problems import DICTIONARIES, bump_dictionary, duplicate_dictionary, random
 from torch.testing import assert_close
 
 import torchscn
-from torchscn.problem import normal_form
+from torchscn.problem import Problem, normal_form
 
 SOLVERS = torchscn.list_solvers()
 TIGHT = {"tol": 1e-12, "max_iter": 20_000}
@@ -338,6 +338,68 @@ def test_refusals_reach_through_transforms():
         torch.func.vmap(lambda rhs: torchscn.nonneg_qp(rhs, gram))(torch.ones(3, 2))
     with pytest.raises(ValueError, match="not positive semi-definite"):
         torch.func.grad(lambda rhs: torchscn.nonneg_qp(rhs, gram).sum())(torch.ones(3, 2))
+
+
+TRIANGLE = torch.tensor([[1.0, 0, 0], [0.9, 0.43589, 0], [0.8, 0.2, 0.56]])
+
+
+@pytest.mark.parametrize("solver", torchscn.list_solvers())
+def test_wild_starts_do_no_harm(solver, kernel):
+    x = torch.tensor([[1.0, 0.5, 0.3]])
+    expected = torchscn.solve(x, TRIANGLE, solver=solver).codes
+    for size in (1e12, 1e20, 3e38):
+        solution = torchscn.solve(x, TRIANGLE, solver=solver, init=torch.full((1, 3), size))
+        assert solution.converged.all()
+        assert_close(solution.codes, expected, atol=1e-3, rtol=1e-3)
+    assert (torchscn.solve(0 * x, TRIANGLE, solver=solver, init=torch.ones(1, 3)).codes == 0).all()
+
+
+@pytest.mark.parametrize("solver", torchscn.list_solvers())
+def test_large_penalties_do_not_hide_small_signals(solver, kernel):
+    """One atom's right-hand side is -1, those of the others are 1e-24."""
+    x, D = torch.tensor([[1.0, 0.5, 0.3]]), torch.cat([TRIANGLE, torch.tensor([[0.0, 0, -1]])])
+    expected = torchscn.solve(x, TRIANGLE, solver=solver, tol=1e-6).codes
+    solution = torchscn.solve(x * 1e-24, D, torch.tensor([0.0, 0, 0, 1]), solver=solver, tol=1e-6)
+    assert solution.converged.all()
+    assert_close(solution.codes[:, :3] * 1e24, expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("solver", torchscn.list_solvers())
+def test_cancelling_codes_are_not_trusted(solver, kernel):
+    """Nearly opposite atoms in float32: what their difference means is lost in rounding."""
+    torch.manual_seed(1)
+    D = torch.randn(2, 4) / 2
+    D[1] = -D[0] + 1e-4 * torch.randn(4)
+    x = torch.randn(64, 4)
+    solution = torchscn.solve(x, D, solver=solver)
+    exact = nnls(x.double(), D.double(), torch.zeros(2).double(), 0.0)
+    gap = torchscn.objective(x.double(), D.double(), solution.codes.double()) - torchscn.objective(
+        x.double(), D.double(), exact
+    )
+    allowed = 1e-5 * (x.double().square() + (exact * D.double().norm(dim=-1)).square().sum(-1, keepdim=True)).sum(-1)
+    assert (gap <= allowed)[solution.converged].all()
+    assert solution.codes.isfinite().all()
+
+
+def test_dim_to_the_last_digit(kernel):
+    """Numbers below the normal ones have few digits, but are no NaN."""
+    x = torch.tensor([[1.0, 0.5, 0.3]]) * 1e-40
+    assert_close(torchscn.solve(x, TRIANGLE).codes * 1e20, torchscn.solve(x * 1e20, TRIANGLE).codes, rtol=0.1, atol=0)
+
+
+def test_norms_beyond_the_number_type_are_refused(kernel):
+    D = TRIANGLE * torch.tensor([1e15, 1e-8, 1.0])[:, None]
+    with pytest.raises(ValueError, match="its code would be infinite"):
+        torchscn.solve(torch.tensor([[-1.0, 3.0, 0.3]]), D)
+
+
+def test_blocks_stop_at_rounding(kernel):
+    """Steps that no longer shrink because nothing is left to gain."""
+    for seed in range(5):
+        D = random_dictionary(128, 128, seed).float()
+        options = torchscn.Options(tol=1e-6, stop="block")
+        rhs, gram = normal_form(signals(64, 128, seed).float(), D / D.norm(dim=-1, keepdim=True), 0.05, 0.1)
+        assert torchscn.solvers.SOLVERS["auto"](Problem(rhs, gram), options).n_iter < 100
 
 
 def test_negative_lam2_is_refused():

@@ -21,7 +21,17 @@ from torchscn.tensors import (
     no_autocast,
 )
 
-__all__ = ["Model", "SignalModel", "certify_codes", "code", "nonneg_qp", "normal_problem", "solve", "sparse_code"]
+__all__ = [
+    "Model",
+    "SignalModel",
+    "certify_codes",
+    "code",
+    "enlarged",
+    "nonneg_qp",
+    "normal_problem",
+    "solve",
+    "sparse_code",
+]
 
 
 def sparse_code(
@@ -193,7 +203,7 @@ def code(x: Tensor, model: Model, options: Options, init: Tensor | None = None) 
             return _code(x, model, options, init)
         except VanishingAtomError:
             # The Gram matrix has lost small atoms to underflow; larger ones have codes smaller by the same factor.
-            larger, factor = _enlarged(model)
+            larger, factor = enlarged(model)
             return factor * _code(x, larger, options, None if init is None else init / factor)
 
 
@@ -202,10 +212,10 @@ def _code(x: Tensor, model: Model, options: Options, init: Tensor | None) -> Ten
     return differentiable(rhs, gram, lam1, options, init).movedim(-1, model.atom_dim)
 
 
-def _enlarged(model: M) -> tuple[M, Tensor]:
+def enlarged(model: M) -> tuple[M, Tensor]:
     """The same problem with the largest entry of the dictionary around 1, and what its codes are to be times."""
     size = model.dictionary.detach().abs().amax()
-    factor = torch.ldexp(torch.ones_like(size), 1 - torch.frexp(size).exponent)
+    factor = torch.exp2((1 - torch.frexp(size).exponent).to(size.dtype))
     return model.scaled(factor), factor
 
 
@@ -216,7 +226,7 @@ def certify_codes(x: Tensor, model: Model, options: Options, init: Tensor | None
         try:
             return _certify(x, model, options, init)
         except VanishingAtomError:
-            larger, factor = _enlarged(model)
+            larger, factor = enlarged(model)
             solution = _certify(x, larger, options, None if init is None else init / factor)
             # A gradient entry is a product with an atom, so it is larger by the factor; a code is smaller.
             return replace(solution, codes=factor * solution.codes, residual=solution.residual / factor)

@@ -11,7 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from torchscn.checks import check_number
-from torchscn.functional import normal_problem
+from torchscn.functional import enlarged, normal_problem
+from torchscn.kernels import VanishingAtomError
 from torchscn.options import Options
 from torchscn.problem import Affine, gram_matrix
 from torchscn.solvers import SOLVERS
@@ -144,9 +145,17 @@ def infer_patches(x: Tensor, model: PatchModel, affine: Affine, options: Options
     for name, values in affine._asdict().items():
         _check_per_atom(name, values, model.dictionary)
     with torch.no_grad(), no_autocast(x):
-        rhs, gram, lam1 = model.normal_form(x)
-        problem = replace(normal_problem(rhs, gram, lam1), affine=affine, in_place=True)
-        codes = SOLVERS[options.solver](problem, options).codes
+        try:
+            return _infer(x, model, affine, options)
+        except VanishingAtomError:
+            larger, factor = enlarged(model)
+            return _infer(x, larger, Affine(affine.scale * factor, affine.offset), options)
+
+
+def _infer(x: Tensor, model: PatchModel, affine: Affine, options: Options) -> Tensor:
+    rhs, gram, lam1 = model.normal_form(x)
+    problem = replace(normal_problem(rhs, gram, lam1), affine=affine, in_place=True)
+    codes = SOLVERS[options.solver](problem, options).codes
     return codes.reshape(rhs.shape).movedim(-1, model.atom_dim)
 
 

@@ -138,6 +138,10 @@ class Constraint(ABC):
             f"codes under the constraint {self.kind!r} cannot be updated one at a time; use solver='fista'."
         )
 
+    def pull(self, linear: Tensor) -> Tensor:
+        """The part of the right-hand side that can make a code, as sizes."""
+        return linear.abs()
+
     @property
     def is_separable(self) -> bool:
         """Whether atoms do not depend on each other, so that :meth:`project_atom` exists."""
@@ -182,6 +186,9 @@ class NonNegative(Constraint):
     def project_atom(self, values: Tensor, atom: int) -> Tensor:
         return values.clamp(min=0)
 
+    def pull(self, linear: Tensor) -> Tensor:
+        return linear.relu()
+
     def movable(self, codes: Tensor) -> Tensor:
         # The codes are positive exactly where they can move, so they serve as they are.
         return codes
@@ -210,6 +217,9 @@ class OnSupport(Constraint):
     def project_atom(self, values: Tensor, atom: int) -> Tensor:
         return values * (self.mask[:, atom] > 0)
 
+    def pull(self, linear: Tensor) -> Tensor:
+        return self.project(linear).abs()
+
     def movable(self, codes: Tensor) -> Tensor:
         return self.mask
 
@@ -226,6 +236,7 @@ class Affine(NamedTuple):
 
 
 _NON_NEGATIVE = NonNegative()
+_CUT_OFF = 2.0**50  # of numbers whose square must not overflow
 
 
 @dataclass(frozen=True)
@@ -262,9 +273,11 @@ class Problem:
 
     def has_vanishing_code(self) -> Tensor:
         """Whether an atom with no energy, or with digits lost to underflow, would have a code, which has no bound."""
-        smallest = torch.finfo(self.gram.dtype).tiny / torch.finfo(self.gram.dtype).eps
-        wanted = (self.linear() > 0).any(0) & (self.constraint.kind == NonNegative.kind)
-        return (wanted & ~(self.gram.diagonal() > smallest) & torch.isfinite(self.gram.diagonal())).any()
+        energy, limits = self.gram.diagonal(), torch.finfo(self.gram.dtype)
+        if self.constraint.kind != NonNegative.kind:
+            return torch.zeros((), dtype=torch.bool, device=energy.device)
+        vanishing = (energy <= limits.tiny / limits.eps) | (energy / _power_of_two(energy.amax()) <= limits.tiny)
+        return ((self.linear() > 0).any(0) & vanishing).any()
 
     def start(self) -> Tensor | None:
         """Allowed, finite codes to start from; None if there are none."""
@@ -285,13 +298,16 @@ class Problem:
         """
         linear, gram = self.linear().nan_to_num(0, 0, 0), self.gram.nan_to_num(0, 0, 0)
         energy = _power_of_two(gram.detach().diagonal().amax())
-        size = _power_of_two(linear.detach().abs().amax(-1, keepdim=True))
+        size = _power_of_two(self.constraint.pull(linear.detach()).amax(-1, keepdim=True))
         if not self.constraint.is_cone:
             energy, size = torch.ones_like(energy), torch.ones_like(size)
-        init = None if self.init is None else self.init / size * energy
-        scaled = replace(
-            self, rhs=linear / size, gram=gram / energy, shift=None, init=init, affine=None, in_place=False
-        )
+        # Very negative numbers keep codes at zero just as well when they are cut off before they overflow; starts so
+        # far off are no use.
+        rhs, init = (linear / size).clamp(min=-_CUT_OFF), None
+        if self.init is not None:
+            init = self.init / size * energy
+            init = torch.where(init.abs().amax(-1, keepdim=True) < _CUT_OFF, init, 0.0)
+        scaled = replace(self, rhs=rhs, gram=gram / energy, shift=None, init=init, affine=None, in_place=False)
         return scaled, size / energy
 
     def is_finite(self) -> Tensor:
@@ -306,7 +322,7 @@ class Problem:
 
 def _power_of_two(size: Tensor) -> Tensor:
     """The power of two next to every size, 1 for zero."""
-    return torch.where(size > 0, torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent), 1.0)
+    return torch.where(size > 0, torch.exp2(torch.frexp(size).exponent.to(size.dtype)), 1.0)
 
 
 class Result(NamedTuple):

@@ -75,6 +75,7 @@ def is_readable(value: Tensor) -> bool:
         value.is_cpu
         and type(value) in (Tensor, torch.nn.Parameter)
         and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         and not torch._C._are_functorch_transforms_active()
         and torch._C._len_torch_dispatch_stack() == 0
     )

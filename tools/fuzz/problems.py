@@ -89,6 +89,13 @@ def _opposite(random: np.random.Generator, n_atoms: int, n_features: int) -> Arr
     return D
 
 
+def _nearly_opposite(random: np.random.Generator, n_atoms: int, n_features: int) -> Array:
+    """Differences of large codes stand for small things."""
+    D = _opposite(random, n_atoms, n_features)
+    D[1::2] += 10.0 ** random.uniform(-4, -1) * _random(random, len(D[1::2]), n_features)
+    return D
+
+
 FAMILIES: dict[str, Draw] = {
     "random": _random,
     "correlated": _correlated,
@@ -100,6 +107,7 @@ FAMILIES: dict[str, Draw] = {
     "one tiny atom": _one_tiny,
     "zero atoms": _zero_atoms,
     "opposite atoms": _opposite,
+    "nearly opposite atoms": _nearly_opposite,
     "signals 1e-20 to 1e20": _random,
     "penalty at a threshold": _random,
     "all codes zero": _random,
@@ -108,7 +116,7 @@ FAMILIES: dict[str, Draw] = {
 }
 
 
-DEPENDENT = ("duplicates", "near duplicates", "rank-deficient", "zero atoms", "opposite atoms")
+DEPENDENT = ("duplicates", "near duplicates", "rank-deficient", "zero atoms", "opposite atoms", "nearly opposite atoms")
 
 
 def draw(seed: int, dtype: type, n_atoms: int | None = None) -> Case:

@@ -5,11 +5,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchscn.kernels.rule import NOT_CONVEX
+from torchscn.kernels.rule import NOT_CONVEX, SweepRule
 
 __all__ = ["Conditioning", "StepLimit", "relaxation"]
 
 _POWER_ITERATIONS = 6
+
+
+@dataclass(frozen=True)
+class StepLimit:
+    """The longest step, relative to the codes, after which a signal is done."""
+
+    length: Tensor  # in the units of what codes contribute
+    code_length: Tensor  # in the units of codes
+    norms: Tensor  # of the atoms
+
+    def allows(self, step: Tensor, codes: Tensor) -> Tensor:
+        """Which signals are done, in both units; atoms come last."""
+        # Written so that NaN counts as done: a bad row never holds the others up.
+        too_long = step.norm(dim=-1) > self.code_length * codes.norm(dim=-1)
+        part_too_long = (step * self.norms).norm(dim=-1) > self.length * (codes * self.norms).norm(dim=-1)
+        done: Tensor = ~(too_long | part_too_long)
+        return done
 
 
 class Conditioning:
@@ -26,7 +43,9 @@ class Conditioning:
         self.identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         scaled = self.gram / self.norms / self.norms[:, None]
         self.scaled = scaled - torch.diag(scaled.diagonal()) + self.identity
-        self.overlap = self.scaled.norm(dim=-1).amax()  # rounding errors of a step grow with it
+        # Rounding errors of a step grow with the first, and with the second where they are measured in codes.
+        self.overlap = self.scaled.norm(dim=-1).amax()
+        self.unevenness = self.norms.amax() / torch.where(diagonal > 0, self.norms, torch.inf).amin()
         self.factor, info = torch.linalg.cholesky_ex(self.scaled)
         rounding = torch.finfo(gram.dtype).eps * len(gram)
         self.is_regular = (info == 0) & (self.factor.diagonal().square() > 4 * rounding).all()
@@ -34,47 +53,54 @@ class Conditioning:
 
     def check(self) -> None:
         """Raise ValueError if the matrix is indefinite beyond rounding; waits for the device."""
-        if bool((self.gram.diagonal() < 0).any()):
-            raise ValueError(f"{NOT_CONVEX}.")
-        if bool(self.is_regular):
-            return
-        ridge = 8 * torch.finfo(self.gram.dtype).eps * (len(self.gram) + 8)
-        if torch.linalg.cholesky_ex(self.scaled + ridge * self.identity).info != 0:
+        energy, limits = self.gram.diagonal(), torch.finfo(self.gram.dtype)
+        empty = energy <= 4 * limits.tiny / limits.eps
+        # An atom without energy has no product with others, beyond what underflow explains.
+        products = self.gram.square() > 4 * limits.tiny / limits.eps * energy
+        contradicts = empty[:, None] & products & ~self.identity.bool()
+        ridge = 32 * limits.eps * (len(self.gram) + 8)
+        if (
+            bool((energy < 0).any())
+            or bool(contradicts.any())
+            or not (self.is_regular or torch.linalg.cholesky_ex(self.scaled + ridge * self.identity).info == 0)
+        ):
             raise ValueError(f"{NOT_CONVEX}.")
 
     def amplification(self, system: Tensor) -> Tensor:
         """Largest error per length of a step, where ``gram @ error = system @ step``.
 
-        The larger one of two: in the units of codes, and in those of what codes contribute.
+        The larger one of two: in the units of codes, and in those of what codes contribute. Taken half as large again,
+        because power iteration comes from below, and clipped codes can add a little.
         """
         error = torch.cholesky_solve(system / self.norms / self.norms[:, None], self.factor)
-        found = torch.maximum(_norm(error), _norm(error * self.norms / self.norms[:, None]))
+        found = 1.5 * torch.maximum(_norm(error), _norm(error * self.norms / self.norms[:, None]))
         return torch.where(self.is_regular, found, self.worst).nan_to_num(self.worst, self.worst).clamp(max=self.worst)
+
+    def limit(self, rule: SweepRule, system: Tensor) -> StepLimit:
+        """When a signal is done, for a solver whose steps obey ``gram @ error = system @ step``."""
+        amplification = self.amplification(system)
+        length = rule.largest_step(amplification, self.overlap)
+        # Norms that differ little are not told apart, as in the compiled kernel.
+        uneven = torch.where(self.unevenness > 4, self.unevenness, 1.0)
+        return StepLimit(length, torch.maximum(length, rule.rounding * self.overlap * uneven), self.norms)
+
+    def is_cancelling(self, linear: Tensor, codes: Tensor, tol: float) -> Tensor:
+        """For every signal, whether codes cancel each other so much that a singular matrix says nothing about them."""
+        most = max(1.25 * tol**2 / torch.finfo(codes.dtype).eps, 100.0)
+        parts = (codes * self.norms).square().sum(-1)
+        cancelling: Tensor = ~self.is_regular & (parts > most * (linear * codes).sum(-1))
+        return cancelling
 
 
 def _norm(matrix: Tensor) -> Tensor:
-    """Largest singular value by power iteration, a little too small at most."""
-    vector = torch.randn(len(matrix), generator=torch.Generator().manual_seed(0)).to(matrix)
+    """Largest singular value by power iteration, from below."""
+    # A start without structure, and without a random generator, which transforms of torch.func refuse.
+    places = torch.arange(len(matrix), device=matrix.device, dtype=matrix.dtype)
+    vector = torch.sin(1e4 * torch.sin(12.9898 * (places + 1)))
     for _ in range(_POWER_ITERATIONS):
         vector = matrix.mT @ (matrix @ (vector / vector.norm().clamp(min=torch.finfo(matrix.dtype).tiny)))
     length: Tensor = vector.norm().sqrt()
     return length
-
-
-@dataclass(frozen=True)
-class StepLimit:
-    """The longest step, relative to the codes, after which a signal is done."""
-
-    length: Tensor
-    norms: Tensor  # of the atoms
-
-    def allows(self, step: Tensor, codes: Tensor) -> Tensor:
-        """Which signals are done, in the units of codes and in those of their contributions; atoms come last."""
-        # Written so that NaN counts as done: a bad row never holds the others up.
-        too_long = step.norm(dim=-1) > self.length * codes.norm(dim=-1)
-        part_too_long = (step * self.norms).norm(dim=-1) > self.length * (codes * self.norms).norm(dim=-1)
-        done: Tensor = ~(too_long | part_too_long)
-        return done
 
 
 def relaxation(gram: Tensor) -> float:

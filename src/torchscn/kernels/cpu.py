@@ -167,7 +167,7 @@ def compiled_sweeps(kernel: str) -> Sweeps:
     """The compiled sweeps for one instruction set, which must be available.
 
     ``by_block`` judges a block of up to 64 neighbouring signals as a whole: it is done when the error left, estimated
-    from how fast the changes shrink, is below ``tol`` times its largest code.
+    from how fast the steps shrink, is below ``tol`` times the length of its codes, and none breaks the promise.
     """
     library = _loaded().library
     assert library is not None
@@ -180,7 +180,7 @@ def _solve(scn_solve: Callable[[_Call], int], isa: int, problem: Problem, rule: 
     n_signals, n_atoms = rhs.shape
     others = _checked_others(problem, rhs.dtype, n_signals, n_atoms)  # lives until the kernel is done with its memory
     codes = rhs if problem.in_place else torch.empty_like(rhs)
-    converged = torch.empty(n_signals, dtype=torch.bool)
+    converged = torch.empty(n_signals, dtype=torch.bool, device=rhs.device)
     pointers = [None if tensor is None else tensor.data_ptr() for tensor in (rhs, *others, codes, converged)]
     if 0 in pointers and rhs.numel():
         raise ValueError("the CPU kernel needs tensors with memory; these have none (are they fake or traced?).")

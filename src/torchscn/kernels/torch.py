@@ -1,14 +1,15 @@
 """Gauss-Seidel sweeps in plain torch: for every device and every constraint on single codes."""
 
+import copy
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from torchscn.kernels.conditioning import Conditioning, StepLimit, relaxation
+from torchscn.kernels.conditioning import Conditioning, relaxation
 from torchscn.kernels.exact import exact_step
 from torchscn.kernels.rule import SweepRule, VanishingAtomError
-from torchscn.problem import Constraint, Problem, Result
+from torchscn.problem import Constraint, OnSupport, Problem, Result
 
 __all__ = ["torch_sweeps"]
 
@@ -35,6 +36,8 @@ def torch_sweeps(problem: Problem, rule: SweepRule) -> Result:
     codes, done, n_iter = descent.sweep(codes, patience)
     if n_iter < rule.max_iter and not bool(done.all()):
         codes, done, n_iter = _finish(descent, codes, done, n_iter)
+    if not isinstance(problem.constraint, OnSupport):
+        done = done & ~descent.condition.is_cancelling(scaled.rhs, codes, rule.tol)
     codes = codes * unit
     finite = problem.is_finite() & torch.isfinite(codes).all(-1)
     codes = torch.where(finite[:, None], codes, torch.nan)
@@ -59,12 +62,12 @@ class _Descent:
         if gram.is_cpu:
             condition.check()
         system = (1 - 1 / relax) * torch.diag(gram.diagonal()) + gram.triu(1)
-        self.limit = StepLimit(rule.largest_step(condition.amplification(system), condition.overlap), condition.norms)
+        self.condition, self.limit = condition, condition.limit(rule, system)
 
     def of(self, problem: Problem) -> "_Descent":
         """The same for other signals over the same atoms."""
-        other = object.__new__(_Descent)
-        other.__dict__.update(self.__dict__, problem=problem)
+        other = copy.copy(self)
+        other.problem = problem
         return other
 
     def sweep(self, codes: Tensor, max_iter: int) -> tuple[Tensor, Tensor, int]:

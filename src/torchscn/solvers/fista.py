@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from torchscn.kernels import Conditioning
 from torchscn.options import Options
-from torchscn.problem import Problem, Result
+from torchscn.problem import OnSupport, Problem, Result
 from torchscn.solvers.iterate import iterate, mark_bad_signals, refuse_vanishing_atoms, step_limit
 from torchscn.solvers.registry import register_solver
 
@@ -37,8 +38,18 @@ def fista(problem: Problem, options: Options) -> Result:
     codes = torch.zeros_like(scaled.rhs) if start is None else start
     max_iter = MAX_ITER if options.max_iter is None else options.max_iter
     codes, converged, n_iter = iterate(step, codes, limit, max_iter)
+    if not fixed:
+        converged = converged & ~_is_cancelling(scaled, codes, options)
+        # Steps towards zero never arrive.
+        codes = torch.where(codes.abs() > torch.finfo(codes.dtype).eps ** 2, codes, torch.zeros_like(codes))
     codes, converged = mark_bad_signals(problem, codes * unit, converged)
     return Result(problem.finish(codes), converged, n_iter, float(n_iter))
+
+
+def _is_cancelling(problem: Problem, codes: Tensor, options: Options) -> Tensor:
+    if isinstance(problem.constraint, OnSupport):
+        return torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
+    return Conditioning(problem.gram.detach()).is_cancelling(problem.rhs.detach(), codes.detach(), options.tol)
 
 
 class _Step:

@@ -62,9 +62,7 @@ def step_limit(problem: Problem, options: Options, system: Tensor) -> StepLimit:
     condition = Conditioning(problem.gram.detach())
     if is_readable(problem.gram):
         condition.check()
-    rule = sweep_rule(problem, options)
-    largest = rule.largest_step(condition.amplification(system.detach()), condition.overlap)
-    return StepLimit(largest, condition.norms)
+    return condition.limit(sweep_rule(problem, options), system.detach())
 
 
 def iterate(

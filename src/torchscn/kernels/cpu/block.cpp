@@ -19,6 +19,7 @@ struct Block : Lanes<T> {
     using typename L::VecMask;
     using L::fill_rows, L::gather, L::kLanes, L::kWidth, L::larger, L::load, L::magnitude, L::scatter, L::store;
 
+    static constexpr T kCutOff = T(1LL << 50);
     static constexpr int kHastyRounds = 4, kHastySteps = 2, kMostRounds = 200;
 
     // Constraints, one struct each: what becomes of codes that moved freely. Place i of `mask` belongs to the first of
@@ -107,7 +108,8 @@ struct Block : Lanes<T> {
     // Lanes whose last step was too long. A lane with NaN compares false: it never holds its neighbours up.
     static VecMask unfinished(const Problem<T>& problem, const Progress& progress, int v) {
         const T limit = problem.largest_step * problem.largest_step;
-        VecMask found = (VecMask)(progress.step[v] > limit * progress.code[v]);
+        const T code_limit = problem.largest_code_step * problem.largest_code_step;
+        VecMask found = (VecMask)(progress.step[v] > code_limit * progress.code[v]);
         if (problem.is_uneven) found |= (VecMask)(progress.step_part[v] > limit * progress.code_part[v]);
         return found;
     }
@@ -116,16 +118,19 @@ struct Block : Lanes<T> {
     static T excess(const Problem<T>& problem, const Progress& progress) {
         T worst = 0;
         for (int v = 0; v < SCN_VECTORS; ++v) {
-            Vec ratio = progress.step[v] / progress.code[v];
-            if (problem.is_uneven) ratio = larger(ratio, progress.step_part[v] / progress.code_part[v]);
+            const T limit = problem.largest_step * problem.largest_step;
+            const T code_limit = problem.largest_code_step * problem.largest_code_step;
+            Vec ratio = progress.step[v] / (code_limit * progress.code[v]);
+            if (problem.is_uneven) ratio = larger(ratio, progress.step_part[v] / (limit * progress.code_part[v]));
             for (int l = 0; l < kWidth; ++l) worst = ratio[l] > worst ? ratio[l] : worst;
         }
-        return worst > T(0) ? root(worst) / problem.largest_step : T(0);
+        return root(worst);
     }
 
     // The error left in a block as a whole, relative to its codes. Steps that shrink by a factor r from sweep to sweep
     // will add up to the last one times r / (1 - r); the first sweep (step_before < 0) knows no factor and takes 1/2.
-    static T block_error(const Progress& progress, T& step_before) {
+    // A step that cannot be told from none leaves nothing.
+    static T block_error(const Problem<T>& problem, const Progress& progress, T& step_before) {
         Vec steps{}, codes{};
         for (int v = 0; v < SCN_VECTORS; ++v) {
             // NaN does not count.
@@ -133,7 +138,7 @@ struct Block : Lanes<T> {
             codes += progress.code[v] >= T(0) ? progress.code[v] : Vec{};
         }
         const T step = root(L::sum(steps)), size = root(L::sum(codes));
-        T left = step;
+        T left = step > problem.shortest_step * size ? step : T(0);
         if (step_before >= T(0) && step > T(0)) left *= step < step_before ? step / (step_before - step) : T(1e6);
         step_before = step;
         return left > T(0) ? left / size : T(0);
@@ -159,7 +164,7 @@ struct Block : Lanes<T> {
             sweep(problem, padded, n_iter == 0 && !problem.init, rows, progress);
             ++n_iter;
             if (!problem.stops_early) continue;
-            const bool block_done = !problem.by_block || block_error(progress, step) <= problem.block_tol;
+            const bool block_done = !problem.by_block || block_error(problem, progress, step) <= problem.block_tol;
             const T excess_now = excess(problem, progress);
             if (block_done && excess_now <= T(1)) break;
             if (problem.finishes && n_iter >= 3 && is_slow(problem, excess_before, excess_now)) break;
@@ -198,7 +203,7 @@ struct Block : Lanes<T> {
     }
 
     // Exact steps on the supports, with sweeps in between that let atoms enter and leave them, for the lanes that are
-    // not done. Everything lowers the objective. Steps that end at the optimum of a support make sure that this support
+    // not done. Everything lowers the objective, up to rounding. Steps that end at the optimum of a support make sure that this support
     // never comes back; the first rounds get by without, which is faster.
     static std::int64_t finish(const Problem<T>& problem, std::int64_t padded, std::int64_t n_iter, const Rows& rows,
                                Progress& progress) {
@@ -218,14 +223,16 @@ struct Block : Lanes<T> {
 
     // NaN in the lanes whose right-hand side is not finite, otherwise 0; such lanes are then solved for zero, so that
     // they have no part in how their block is judged. Returns whether a lane is so bright or dim that squares of its
-    // numbers could overflow or vanish, with the largest number of every lane in `most`.
-    static bool find_poison(const Problem<T>& problem, std::int64_t padded, T* rhs, Vec* poison, Vec* most) {
+    // codes could overflow or vanish, with the largest number of every lane that can make a code in `most`.
+    static bool find_poison(const Problem<T>& problem, std::int64_t padded, T* rhs, const T* mask, Vec* poison,
+                            Vec* most) {
         for (int v = 0; v < SCN_VECTORS; ++v) poison[v] = Vec{} + problem.poison, most[v] = Vec{};
         for (std::int64_t j = 0; j < padded; ++j)
             for (int v = 0; v < SCN_VECTORS; ++v) {
                 const Vec value = load(rhs + j * kLanes + v * kWidth);
                 poison[v] += T(0) * value;
-                most[v] = larger(magnitude(value), most[v]);
+                const Vec pull = mask ? (load(mask + j * kLanes + v * kWidth) > T(0) ? magnitude(value) : Vec{}) : value;
+                most[v] = larger(pull, most[v]);
             }
         bool extreme = false;
         for (int lane = 0; lane < kLanes; ++lane) {
@@ -256,18 +263,47 @@ struct Block : Lanes<T> {
             }
     }
 
-    // Brings the numbers of every lane near 1; `unit` receives what its codes are to be times afterwards.
+    // Brings the codes of every lane near 1; `unit` receives what they are to be times afterwards.
     static void scale_lanes(const Problem<T>& problem, std::int64_t padded, const Rows& rows, const Vec* most,
                             Vec* unit) {
         Vec inverse_size[SCN_VECTORS], inverse_unit[SCN_VECTORS];
         for (int v = 0; v < SCN_VECTORS; ++v) {
-            const Vec size = most[v] > T(0) ? L::power_of_two(most[v]) : Vec{} + T(1);
+            // The smallest normal number stands in for those below it, which have no exponent.
+            const Vec normal = larger(most[v], Vec{} + (sizeof(T) == sizeof(float) ? T(__FLT_MIN__) : T(__DBL_MIN__)));
+            const Vec size = most[v] > T(0) ? L::power_of_two(normal) : Vec{} + T(1);
             inverse_size[v] = T(1) / size;
             unit[v] = size / problem.energy;
             inverse_unit[v] = problem.energy * inverse_size[v];
         }
         multiply_rows(rows.rhs, padded, inverse_size);
+        // Very negative numbers keep codes at zero just as well when they are cut off before they overflow.
+        for (std::int64_t i = 0; i < padded * kLanes; i += kWidth)
+            store(rows.rhs + i, larger(load(rows.rhs + i), Vec{} - kCutOff));
         if (problem.init) multiply_rows(rows.codes, padded, inverse_unit);
+    }
+
+    // A start so far off that its square could overflow, or that is not a number any more, is replaced by zero.
+    static void drop_wild_starts(std::int64_t padded, T* codes) {
+        for (int lane = 0; lane < kLanes; ++lane) {
+            bool wild = false;
+            for (std::int64_t j = 0; j < padded; ++j) {
+                const T code = codes[j * kLanes + lane];
+                wild |= !(code < kCutOff && code > -kCutOff);
+            }
+            for (std::int64_t j = 0; wild && j < padded; ++j) codes[j * kLanes + lane] = T(0);
+        }
+    }
+
+    // Whether the codes of a lane cancel each other so much that a singular G says nothing about them.
+    static bool is_cancelling(const Problem<T>& problem, std::int64_t padded, const Rows& rows, const Progress& progress,
+                              int v, int l) {
+        if (problem.most_cancellation == T(0) || rows.mask) return false;
+        T gain = 0;
+        for (std::int64_t j = 0; j < padded; ++j) {
+            const std::int64_t place = j * kLanes + v * kWidth + l;
+            gain += rows.rhs[place] * rows.codes[place];
+        }
+        return progress.code_part[v][l] > problem.most_cancellation * gain;
     }
 
     static Rows lay_out(const Problem<T>& problem, std::int64_t padded, T* scratch) {
@@ -297,6 +333,8 @@ struct Block : Lanes<T> {
                     T* place = rows.rhs + j * kLanes + v * kWidth;
                     store(place, load(place) - problem.shift[j]);
                 }
+        for (int lane = count; lane < kLanes; ++lane)
+            for (std::int64_t j = 0; j < n_atoms; ++j) rows.rhs[j * kLanes + lane] = T(0);  // no signal, no shift
         if (problem.init) gather(problem.init + begin, n_atoms, count, rows.codes);
         fill_rows(rows.codes, problem.init ? n_atoms : 0, padded);
         if (rows.mask) {
@@ -304,15 +342,21 @@ struct Block : Lanes<T> {
             fill_rows(rows.mask, n_atoms, padded);
         }
         Vec poison[SCN_VECTORS], most[SCN_VECTORS], unit[SCN_VECTORS];
-        const bool scaled = find_poison(problem, padded, rows.rhs, poison, most) || problem.energy != T(1);
+        const bool scaled = find_poison(problem, padded, rows.rhs, rows.mask, poison, most) || problem.energy != T(1);
         if (problem.has_vanishing && problem.constraint == kNonNegative && is_unbounded(problem, rows.rhs))
             __atomic_store_n(problem.unbounded, static_cast<unsigned char>(1), __ATOMIC_RELAXED);
         if (scaled) scale_lanes(problem, padded, rows, most, unit);
+        if (problem.init) drop_wild_starts(padded, rows.codes);
 
         Progress progress;
         std::int64_t n_iter = descend(problem, padded, rows, progress);
         if (problem.finishes) n_iter = finish(problem, padded, n_iter, rows, progress);
 
+        VecMask open[SCN_VECTORS];
+        for (int v = 0; v < SCN_VECTORS; ++v) {
+            open[v] = unfinished(problem, progress, v);
+            for (int l = 0; l < kWidth; ++l) open[v][l] |= is_cancelling(problem, padded, rows, progress, v, l);
+        }
         if (scaled) multiply_rows(rows.codes, n_atoms, unit);
         for (std::int64_t j = 0; j < n_atoms; ++j) {
             const T scale = problem.scale ? problem.scale[j] : T(1), offset = problem.scale ? problem.offset[j] : T(0);
@@ -322,12 +366,10 @@ struct Block : Lanes<T> {
             }
         }
         scatter(rows.codes, n_atoms, count, problem.codes + begin);
-        for (int v = 0; v < SCN_VECTORS; ++v) {
-            const VecMask open = unfinished(problem, progress, v);
-            for (int l = 0; l < kWidth && v * kWidth + l < count; ++l) {
-                const T finite = T(0) * (progress.code[v][l] + poison[v][l]);
-                problem.converged[first + v * kWidth + l] = finite == T(0) && !open[l];
-            }
+        for (int lane = 0; lane < count; ++lane) {
+            const int v = lane / kWidth, l = lane % kWidth;
+            const T finite = T(0) * (progress.code[v][l] + progress.step[v][l] + poison[v][l]);
+            problem.converged[first + lane] = finite == T(0) && !open[v][l];
         }
         return n_iter;
     }

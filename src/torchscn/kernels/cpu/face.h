@@ -38,7 +38,7 @@ public:
     // Returns the lanes that have more to gain on a smaller support.
     VecMask step() {
         const std::int64_t size = find_supports();
-        if (size == 0 || size > kLargest) return VecMask{};
+        if (size == 0) return VecMask{};
         lay_out(size);
         collect();
         factorize();
@@ -69,7 +69,10 @@ private:
         for (int l = 0; l < kWidth; ++l) count_[l] = 0;
         for (std::int64_t j = 0; j < problem_.n_atoms; ++j)
             for (int l = 0; l < kWidth; ++l) count_[l] += live_[l] && is_free(j, l);
-        for (int l = 0; l < kWidth; ++l) largest = count_[l] > largest ? count_[l] : largest;
+        for (int l = 0; l < kWidth; ++l) {
+            if (count_[l] > kLargest) live_[l] = 0, count_[l] = 0;
+            largest = count_[l] > largest ? count_[l] : largest;
+        }
         return largest;
     }
 
@@ -138,7 +141,8 @@ private:
             }
     }
 
-    // tile = A[p...][q...] - sum over k < q of L[p...][k] L[q...][k]'
+    // tile = A[p...][q...] - sum over k < q of L[p...][k] L[q...][k]'. On the diagonal, the part of the tile above it is
+    // read as well, but never used.
     void accumulate(std::int64_t p, std::int64_t q, Vec (&tile)[kTile][kTile]) {
         const T *above[kTile], *left[kTile];
         for (int i = 0; i < kTile; ++i) left[i] = row(p + i), above[i] = row(q + i);
@@ -244,7 +248,7 @@ private:
     const T* residual_;
     const T* mask_;
     T* codes_;
-    const VecMask live_;
+    VecMask live_;
     VecMask clipped_{};
     T* scratch_;
     std::int64_t size_ = 0;

@@ -55,12 +55,6 @@ T energy_of(const T* gram, std::int64_t n) {
     return is_ordinary || most == T(0) || !std::isfinite(most) ? T(1) : std::ldexp(T(1), std::ilogb(most));
 }
 
-// Energies below this have lost digits to underflow.
-template <class T>
-constexpr T smallest_energy() {
-    return std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
-}
-
 // Copies G, divided by `energy`, into groups of kGroup rows, column by column; returns NaN when an entry is not finite,
 // otherwise 0.
 template <class T>
@@ -76,7 +70,9 @@ T pack(const T* gram, std::int64_t n, T ridge, T energy, T* packed, T* inverse_d
         }
         T& diagonal = group[j * kGroup];
         diagonal += ridge * diagonal;
-        inverse_diag[j] = j < n && gram[j * n + j] > smallest_energy<T>() ? T(1) / diagonal : T(0);
+        const bool has_energy =
+            j < n && gram[j * n + j] > smallest_energy<T>() && diagonal > std::numeric_limits<T>::min();
+        inverse_diag[j] = has_energy ? T(1) / diagonal : T(0);
     }
     return poison;
 }
@@ -186,10 +182,10 @@ bool set_rule(const Kernel<T>& kernel, const ScnCall& call, Problem<T>& problem)
     problem.by_block = call.by_block != 0;
     problem.block_tol = static_cast<T>(call.tol);
     problem.is_uneven = false;
-    problem.largest_step = 0;
+    problem.largest_step = problem.largest_code_step = problem.shortest_step = problem.most_cancellation = 0;
     problem.finishes = call.finishes != 0 && problem.stops_early;
     problem.face_ridge = std::numeric_limits<T>::epsilon() * (4 + std::sqrt(static_cast<T>(call.n_atoms)));
-    if (problem.poison != T(0)) return true;
+    if (!problem.stops_early || problem.poison != T(0)) return true;
     Aligned<T> scratch(kernel.condition_scratch(call.n_atoms));
     const Condition<T> condition =
         kernel.condition(static_cast<const T*>(call.gram), call.n_atoms, problem.relax, scratch.get());
@@ -200,8 +196,13 @@ bool set_rule(const Kernel<T>& kernel, const ScnCall& call, Problem<T>& problem)
     // their promise. There sweeps leave the work to exact steps, to which it makes little difference.
     const double strict = std::max(promised * std::min(1.0, 30 / amplification), 8 * rounding);
     const double wanted = std::min({promised, strict, problem.by_block ? promised : call.tol});
-    if (problem.stops_early) problem.largest_step = static_cast<T>(std::max(wanted, rounding));
-    problem.is_uneven = condition.is_uneven;
+    problem.shortest_step = static_cast<T>(rounding);
+    problem.largest_step = static_cast<T>(std::max(wanted, rounding));
+    problem.largest_code_step =
+        static_cast<T>(std::max(wanted, rounding * static_cast<double>(condition.unevenness)));
+    problem.is_uneven = condition.unevenness > T(1) || !condition.is_regular;
+    const double eps = static_cast<double>(std::numeric_limits<T>::epsilon());
+    if (!condition.is_regular) problem.most_cancellation = static_cast<T>(std::max(1.25 * call.tol * call.tol / eps, 100.0));
     return condition.is_convex;
 }
 

@@ -10,6 +10,12 @@ namespace scn {
 // Atoms whose residuals are accumulated together; the packed Gram matrix is laid out in groups of this many rows.
 constexpr int kGroup = 4;
 
+// Energies of atoms below this have lost digits to underflow.
+template <class T>
+constexpr T smallest_energy() {
+    return sizeof(T) == sizeof(float) ? T(__FLT_MIN__) / T(__FLT_EPSILON__) : T(__DBL_MIN__) / T(__DBL_EPSILON__);
+}
+
 // Static, as every instruction set's build has to have its own.
 static inline std::int64_t padded_atoms(std::int64_t n_atoms) { return (n_atoms + kGroup - 1) / kGroup * kGroup; }
 
@@ -33,10 +39,16 @@ struct Problem {
     std::int64_t n_atoms;
     std::int64_t max_iter;
     bool stops_early;        // when all is done; otherwise every block takes all max_iter sweeps
-    T largest_step;          // a signal is done when a sweep moves its codes by no more than this, relative to them
-    bool by_block;           // and, where blocks are judged as a whole, the error left is below block_tol
+    // A signal is done when a sweep moves its codes by no more than this, relative to them.
+    T largest_step;
+    T largest_code_step;     // the same in the units of codes, where contributions are judged as well
+    T shortest_step;         // what cannot be told from none
+    bool by_block;           // also, neighbours are judged as a whole: the error left must be below block_tol
     T block_tol;
     bool is_uneven;          // atoms of very different norms: judge what codes contribute as well as the codes
+    // Largest sum of squared contributions, relative to what they do for the objective; more is cancellation, in which a
+    // singular G gets lost. 0 for no limit.
+    T most_cancellation;
     bool finishes;           // by exact steps on the support where sweeps would take long
     T face_ridge;            // of exact steps: a smaller part of an atom is not told from none
     T relax;                 // over-relaxation, between 0 and 2
@@ -50,7 +62,8 @@ struct Problem {
 template <class T>
 struct Condition {
     bool is_convex;   // beyond doubt not indefinite
-    bool is_uneven;   // norms of atoms differ by more than a factor of 4
+    bool is_regular;  // not singular as far as rounding can tell
+    T unevenness;     // ratio of the largest norm of an atom to the smallest, where it is above 4, otherwise 1
     T amplification;  // the error left after a sweep is at most this times the sweep's step
     T overlap;        // largest norm of a row of G scaled to unit diagonal: rounding errors of a sweep grow with it
 };
