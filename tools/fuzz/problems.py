@@ -119,13 +119,15 @@ FAMILIES: dict[str, Draw] = {
 DEPENDENT = ("duplicates", "near duplicates", "rank-deficient", "zero atoms", "opposite atoms", "nearly opposite atoms")
 
 
-def draw(seed: int, dtype: type, n_atoms: int | None = None) -> Case:
-    """The case of a seed; families take turns."""
+def draw(seed: int, dtype: type, large: bool = False) -> Case:
+    """The case of a seed; families take turns. Large ones have a thousand random atoms."""
     random = np.random.default_rng(seed)
-    family = list(FAMILIES)[seed % len(FAMILIES)]
-    if n_atoms is None:
+    family = "random" if large else list(FAMILIES)[seed % len(FAMILIES)]
+    if large:
+        n_atoms, n_features = 1000, 60
+    else:
         n_atoms = 1 if family == "one atom" else int(random.choice([2, 3, 5, 8, 13, 16, 24, 33, 48, 64, 100]))
-    n_features = int(np.ceil(n_atoms * random.choice([0.15, 0.3, 0.5, 0.8, 1, 1.5, 2, 4])))
+        n_features = int(np.ceil(n_atoms * random.choice([0.15, 0.3, 0.5, 0.8, 1, 1.5, 2, 4])))
     D: Array = FAMILIES[family](random, n_atoms, n_features).astype(dtype)
     x = random.standard_normal((N_SIGNALS, n_features))
     if family == "signals 1e-20 to 1e20":

@@ -17,6 +17,7 @@ from torchscn.kernels import available_kernels
 __all__ = ["run"]
 
 ROUNDING = 100.0  # of the promise: multiples of eps times the condition number
+LARGE_EVERY = 320  # cases, among them one with a thousand atoms
 TOLERANCES = (1e-2, 1e-4, 1e-6)
 COMPILED = ("auto", "coordinate", "active_set")  # solvers that run in every kernel; FISTA is plain torch
 
@@ -71,8 +72,7 @@ def _kernel(name: str) -> Iterator[None]:
 
 def _try_case(solver: str, seed: int, tally: Tally) -> None:
     dtype = np.float32 if seed % 2 else np.float64
-    # A large one now and then.
-    case = draw(seed, dtype, n_atoms=1000 if seed % 700 == 350 else None)
+    case = draw(seed, dtype, large=seed % LARGE_EVERY == LARGE_EVERY // 2)
     exact = solve_exactly(case)
     tol = TOLERANCES[seed % 3]
     x, D, lam1 = (torch.from_numpy(part) for part in (case.x, case.dictionary, case.lam1))
