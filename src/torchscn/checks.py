@@ -3,6 +3,7 @@
 import difflib
 import math
 import numbers
+import reprlib
 import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -18,7 +19,8 @@ def check_choice(what: str, value: object, choices: Iterable[str]) -> None:
     if value in choices:
         return
     known = ", ".join(map(repr, choices))
-    raise ValueError(f"{what}={value!r} is not known; choose from {known}.{did_you_mean(value, choices)}")
+    # Shortened, for it may come from a damaged file.
+    raise ValueError(f"{what}={reprlib.repr(value)} is not known; choose from {known}.{did_you_mean(value, choices)}")
 
 
 def did_you_mean(value: object, choices: Iterable[str]) -> str:

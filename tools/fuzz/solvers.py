@@ -96,7 +96,8 @@ def keeps_promise(case: Case, exact: Exact, codes: Array, tol: float) -> Array:
     if exact.condition > 0.01 / eps / len(case.dictionary):
         # Rounding of the Gram matrix changes the objective of large codes.
         parts = ((exact.codes * exact.norms) ** 2).sum(-1) / np.where(exact.scale > 0, exact.scale, 1.0)
-        return _gap(case, exact, codes) <= 10 * tol**2 + ROUNDING * eps * (1 + parts)
+        close: Array = _gap(case, exact, codes) <= 10 * tol**2 + ROUNDING * eps * (1 + parts)
+        return close
     # Rounding of the correlations and penalties themselves, which no solver sees.
     with np.errstate(over="ignore"):
         data = (
@@ -149,26 +150,31 @@ def _try_gradient(solver: str, case: Case, exact: Exact, tol: float, tally: Tall
     if not np.array_equal(codes.detach().numpy() > 0, exact.codes > 0):
         return  # without a margin, or too loose a tolerance to tell
     codes.backward(incoming)
-    expected = _exact_gradient(case, exact, incoming.double().numpy())
+    expected, terms = _exact_gradient(case, exact, incoming.double().numpy())
     tally.gradients += 1
     assert D.grad is not None
     found = D.grad.double().numpy() * exact.norms[:, None]
     wanted = expected * exact.norms[:, None]
-    allowed = (50 * tol + ROUNDING * np.finfo(case.x.dtype).eps * exact.condition) * np.linalg.norm(wanted)
+    allowed = (50 * tol + ROUNDING * np.finfo(case.x.dtype).eps * exact.condition) * np.linalg.norm(
+        terms * exact.norms[:, None]
+    )
     if np.linalg.norm(found - wanted) > allowed + 1e-12:
         tally.wrong_gradients += 1
         tally.lying.append(f"gradient of {case}, tol {tol:g}")
 
 
-def _exact_gradient(case: Case, exact: Exact, incoming: Array) -> Array:
+def _exact_gradient(case: Case, exact: Exact, incoming: Array) -> tuple[Array, Array]:
+    """The gradient of the dictionary, and the size of the terms it is a difference of."""
     D, x = case.dictionary.astype(np.float64), case.x.astype(np.float64)
     gram = D @ D.T + case.lam2 * np.eye(len(D))
     gamma = np.zeros_like(exact.codes)
     for i, code in enumerate(exact.codes):
         support = code > 0
         gamma[i, support] = np.linalg.solve(gram[np.ix_(support, support)], incoming[i, support])
-    grad: Array = gamma.T @ x - (gamma.T @ exact.codes + exact.codes.T @ gamma) @ D
-    return grad
+    grad = gamma.T @ x - (gamma.T @ exact.codes + exact.codes.T @ gamma) @ D
+    sizes, codes = np.abs(gamma), np.abs(exact.codes)
+    terms = sizes.T @ np.abs(x) + (sizes.T @ codes + codes.T @ sizes) @ np.abs(D)
+    return grad, terms
 
 
 def _outcome(solver: str, kernel: str, tally: Tally) -> Outcome:

@@ -28,7 +28,7 @@ class SweepRule(NamedTuple):
             return torch.zeros_like(amplification)
         # As in the compiled kernel (cpu/library.cpp), which says why.
         promised, rounding = self.promise / amplification, self.rounding * overlap
-        strict = torch.maximum(promised * (30 / amplification).clamp(max=1), 8 * rounding)
+        strict = torch.maximum(promised * (30 / amplification).clamp(max=1), 2 * rounding)
         return torch.minimum(promised, strict).clamp(max=self.tol).maximum(rounding)
 
 

@@ -16,6 +16,7 @@ __all__ = ["iterate", "mark_bad_signals", "refuse_vanishing_atoms", "rounding_le
 _PROMISE = 10.0  # error of the codes that `converged` stands for, in units of the tolerance
 # The linear system of a gradient is solved to five times the tolerance of the codes, but promises as much as they.
 _PROMISE_ON_SUPPORT = 2.0
+_NOISE = 4.0  # of a step, in units of the rounding level, when most of the right-hand side cancels
 _MAX_SWEEPS = 1000  # when max_iter is None
 
 
@@ -32,7 +33,7 @@ def sweep_rule(problem: Problem, options: Options, finishes: bool = False) -> Sw
     return SweepRule(
         tol=tol,
         promise=tol * (_PROMISE_ON_SUPPORT if isinstance(problem.constraint, OnSupport) else _PROMISE),
-        rounding=rounding,
+        rounding=_NOISE * rounding,
         max_iter=_MAX_SWEEPS if options.max_iter is None else options.max_iter,
         by_block=options.stop == "block",
         finishes=finishes,

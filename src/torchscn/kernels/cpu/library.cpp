@@ -194,7 +194,7 @@ bool set_rule(const Kernel<T>& kernel, const ScnCall& call, Problem<T>& problem)
     const double promised = call.promise / amplification;
     // Where atoms are nearly dependent, gradients hang on the last atom of a support, and codes are held to more than
     // their promise. There sweeps leave the work to exact steps, to which it makes little difference.
-    const double strict = std::max(promised * std::min(1.0, 30 / amplification), 8 * rounding);
+    const double strict = std::max(promised * std::min(1.0, 30 / amplification), 2 * rounding);
     const double wanted = std::min({promised, strict, problem.by_block ? promised : call.tol});
     problem.shortest_step = static_cast<T>(rounding);
     problem.largest_step = static_cast<T>(std::max(wanted, rounding));
