@@ -63,7 +63,9 @@ def step_limit(problem: Problem, options: Options, system: Tensor) -> StepLimit:
     condition = Conditioning(problem.gram.detach())
     if is_readable(problem.gram):
         condition.check()
-    return condition.limit(sweep_rule(problem, options), system.detach())
+    # A gradient step has no noise from atoms updated before it.
+    rule = sweep_rule(problem, options)._replace(rounding=rounding_level(problem.gram))
+    return condition.limit(rule, system.detach())
 
 
 def iterate(
