@@ -65,8 +65,11 @@ def start_process(device: str = "auto") -> Process:
 
 
 def stop_process() -> None:
-    """Leave the other processes, if there are any."""
+    """Leave the other processes, if there are any, once all of them are done."""
     if dist.is_available() and dist.is_initialized():
+        # Gloo's threads outlive the group and may still hold tensors of the last sums. Python must not end before they
+        # let go (the process would abort); a barrier holds no tensor of Python's, and comes after all the sums.
+        dist.barrier()
         dist.destroy_process_group()
 
 
