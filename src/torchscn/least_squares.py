@@ -1,0 +1,411 @@
+"""``nnls(A, b)``: non-negative least squares as scipy has it, for many problems at once, with gradients.
+
+Everything is computed in double precision, and on ``A`` itself where it matters, because ``A' A`` has the square of its
+condition. An orthogonal transformation makes tall matrices square. The normal equations then find the supports at the
+speed of the kernel, and corrections from the residual ``b - A x`` take back what they have cost (Å. Björck, Stability
+analysis of the method of seminormal equations, Linear Algebra and its Applications 88, 1987). Solutions that still do
+not fulfil the optimality conditions to rounding, and problems with matrices of their own, go through the method of
+Lawson and Hanson with QR factorisations, many at a time.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchscn.checks import check_number
+from torchscn.gradients import implicit
+from torchscn.kernels import Conditioning
+from torchscn.options import Options
+from torchscn.problem import OnSupport, Problem
+from torchscn.solvers import SOLVERS
+from torchscn.tensors import as_rows, is_transformed, no_autocast
+
+__all__ = ["nnls"]
+
+_EPS = torch.finfo(torch.float64).eps
+_SUPPORT_TOL = 1e-9  # of the codes from the normal equations, before they are corrected
+_SYSTEM_TOL = 1e-6  # of a correction, relative to itself
+_GRADIENT_TOL = 1e-10  # of the derivatives
+_ROUNDING = 16 * _EPS  # of the optimality conditions, relative to what is summed up in them
+_SETTLED = 1e-8  # second correction, relative to the solution, up to which the normal equations are good enough
+_CHUNK_VALUES = 1 << 22  # of the matrices factorised at a time
+
+
+def nnls(A: Any, b: Any, maxiter: int | None = None) -> tuple[Any, Any]:
+    r"""Non-negative least squares: :math:`\min_{x \ge 0} \|A x - b\|`, for one problem or many.
+
+    Exact up to rounding, and differentiable in ``A`` and ``b`` where they are tensors. Numpy arrays (or lists) give
+    numpy arrays, tensors give tensors; integers become floating point numbers. Everything is computed in float64.
+
+    Args:
+        A: matrix ``(m, n)``, or a batch of them ``(..., m, n)``.
+        b: right-hand sides: a vector ``(m,)``, one vector for each matrix ``(..., m)``, or the columns of
+            ``(..., m, k)``. As for :func:`torch.linalg.solve`, ``b`` holds vectors if it has one dimension or the
+            shape of ``A`` without its last dimension.
+        maxiter: cap on the iterations of every problem; None means as many as it takes.
+
+    Returns:
+        ``(x, rnorm)``: the solutions, ``(..., n)`` or ``(..., n, k)``, and ``||A x - b||`` of each. A problem with NaN
+        or infinity has NaN for an answer; the others are not affected.
+
+    Raises:
+        RuntimeError: a problem was not solved within ``maxiter`` iterations.
+
+    Note:
+        Where the columns in use are linearly dependent, there are many solutions; one of them is returned.
+
+    Example:
+        >>> x, rnorm = nnls(np.array([[1, 0], [1, 0], [0, 1]]), np.array([2, 1, 1]))
+        >>> x.round(3).tolist(), round(rnorm, 3)
+        ([1.5, 1.0], 0.707)
+    """
+    if maxiter is not None:
+        check_number("maxiter", maxiter, at_least=1, whole=True)
+    matrix, sides = _as_tensors(A, b)
+    dtype = matrix.dtype
+    is_vector = sides.dim() == 1 or sides.shape == matrix.shape[:-1]
+    _check_shapes(matrix, sides, is_vector)
+    matrix, sides = matrix.double(), (sides[..., None] if is_vector else sides).double()
+    with no_autocast(sides):
+        x = _solve(matrix, sides, maxiter)
+        rnorm = torch.linalg.vector_norm(sides - matrix @ x, dim=-2)
+    x, rnorm = x.to(dtype), rnorm.to(dtype)
+    if is_vector:
+        x, rnorm = x.squeeze(-1), rnorm.squeeze(-1)
+    if isinstance(A, Tensor) or isinstance(b, Tensor):
+        return x, rnorm
+    return x.numpy(), rnorm.numpy() if rnorm.dim() else rnorm.item()
+
+
+def _as_tensors(A: Any, b: Any) -> tuple[Tensor, Tensor]:
+    """Both as tensors of one floating point type, on the device of the one that is a tensor."""
+    device = next((value.device for value in (A, b) if isinstance(value, Tensor)), None)
+    matrix, sides = (_as_tensor(name, value, device) for name, value in (("A", A), ("b", b)))
+    if matrix.device != sides.device:
+        raise ValueError(f"A is on {matrix.device} but b is on {sides.device}; move one of them.")
+    dtype = torch.promote_types(matrix.dtype, sides.dtype)
+    return matrix.to(dtype), sides.to(dtype)
+
+
+def _as_tensor(name: str, value: Any, device: torch.device | None) -> Tensor:
+    if not isinstance(value, Tensor):
+        array = np.asarray(value)
+        if array.dtype.kind not in "buif":
+            raise TypeError(f"{name} must hold real numbers; got {array.dtype}.")
+        if array.dtype not in (np.float32, np.float64):
+            array = array.astype(np.float64)
+        value = torch.tensor(array, device=device)
+    if value.is_complex():
+        raise TypeError(f"{name} must hold real numbers; got {str(value.dtype).removeprefix('torch.')}.")
+    kept: Tensor = value if value.dtype in (torch.float32, torch.float64) else value.to(torch.get_default_dtype())
+    return kept
+
+
+def _check_shapes(matrix: Tensor, sides: Tensor, is_vector: bool) -> None:
+    shapes = f"(A {tuple(matrix.shape)}, b {tuple(sides.shape)})"
+    if matrix.dim() < 2 or 0 in matrix.shape[-2:]:
+        raise ValueError(f"A must have at least one row and one column, shape (..., m, n) {shapes}.")
+    if sides.dim() == 0:
+        raise ValueError(f"b must be a vector (m,), vectors (..., m), or columns (..., m, k) {shapes}.")
+    n_rows = sides.shape[-1] if is_vector else sides.shape[-2]
+    if n_rows != matrix.shape[-2]:
+        hint = " Is A the transpose of what it should be?" if n_rows == matrix.shape[-1] else ""
+        if not is_vector and sides.shape[-1] == matrix.shape[-2]:
+            hint = " Right-hand sides are columns: is b the transpose of what it should be?"
+        raise ValueError(f"A has {matrix.shape[-2]} rows but b has {n_rows} {shapes}.{hint}")
+    if not is_vector:
+        try:
+            torch.broadcast_shapes(matrix.shape[:-2], sides.shape[:-2])
+        except RuntimeError:
+            raise ValueError(f"the batches of A and b do not go together {shapes}.") from None
+
+
+def _solve(matrix: Tensor, sides: Tensor, maxiter: int | None) -> Tensor:
+    """Solutions ``(..., n, k)`` for sides ``(..., m, k)``, with their derivatives."""
+    if is_transformed():
+        x: Tensor = _Constant.apply(matrix, sides, maxiter)  # type: ignore[no-untyped-call]
+    else:
+        x = _solve_constant(matrix.detach(), sides.detach(), maxiter)
+        if not (torch.is_grad_enabled() and (matrix.requires_grad or sides.requires_grad)):
+            return x
+    # On its support the solution is linear, A_S' (b - A x) = 0, so one Newton step from it has all its derivatives.
+    gradient, free = matrix.mT @ (sides - matrix @ x), (x > 0).to(x.dtype)
+    step = _newton_step(matrix, gradient, free)
+    return x + (step - step.detach())
+
+
+def _newton_step(matrix: Tensor, gradient: Tensor, free: Tensor) -> Tensor:
+    """``G_SS^-1 gradient_S``, zero outside the support, for columns ``(..., n, k)``."""
+    if matrix.dim() == 2:
+        system = Problem(as_rows(gradient.mT), matrix.mT @ matrix, constraint=OnSupport(as_rows(free.mT)))
+        return implicit(system, Options(tol=_GRADIENT_TOL)).reshape(gradient.mT.shape).mT
+    free = free.mT[..., None]  # (..., k, n, 1)
+    gram = (matrix.mT @ matrix)[..., None, :, :] * free * free.mT
+    # Where columns in use are dependent, a rounding-level ridge picks one of many derivatives.
+    ridge = torch.where(free > 0, 16 * _EPS * gram.diagonal(dim1=-2, dim2=-1)[..., None], 1.0)
+    step: Tensor = torch.linalg.solve(gram + torch.diag_embed(ridge.squeeze(-1)), gradient.mT[..., None] * free)
+    return step.squeeze(-1).mT
+
+
+class _Constant(torch.autograd.Function):
+    """Solutions as constants, for the transforms of ``torch.func``, which must not look inside."""
+
+    @staticmethod
+    def forward(matrix: Tensor, sides: Tensor, maxiter: int | None) -> Tensor:
+        return _solve_constant(matrix, sides, maxiter)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
+        return None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> None:
+        return None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], matrix: Tensor, sides: Tensor, maxiter: int | None
+    ) -> tuple[Tensor, int]:
+        """A larger batch, in front of the batches there are."""
+        own_batch = max(
+            value.dim() - 2 - (dim is not None) for value, dim in ((matrix, in_dims[0]), (sides, in_dims[1]))
+        )
+        if in_dims[0] is not None:
+            matrix = _in_front(matrix, in_dims[0], own_batch)
+        if in_dims[1] is not None:
+            sides = _in_front(sides, in_dims[1], own_batch)
+        x = _Constant.apply(matrix, sides, maxiter)  # type: ignore[no-untyped-call]
+        return x, 0
+
+
+def _in_front(value: Tensor, dim: int, n_dims: int) -> Tensor:
+    """The dimension ``dim`` before ``n_dims`` others and those of a matrix."""
+    value = value.movedim(dim, 0)
+    return value.reshape(len(value), *(1,) * (n_dims + 3 - value.dim()), *value.shape[1:])
+
+
+@torch.no_grad()
+def _solve_constant(matrix: Tensor, sides: Tensor, maxiter: int | None) -> Tensor:
+    if matrix.dim() == 2:
+        problems = _Problems.make(matrix[None], as_rows(sides.mT))
+        codes, is_exact = problems.by_normal_equations(maxiter)
+        x = problems.finish(codes, ~is_exact, maxiter)
+        return x.reshape(*sides.mT.shape[:-1], x.shape[-1]).mT
+    batch = torch.broadcast_shapes(matrix.shape[:-2], sides.shape[:-2])
+    *_, n_rows, n_columns = matrix.shape
+    # A matrix for each column of the right-hand sides.
+    batch = (*batch, sides.shape[-1])
+    each = matrix[..., None, :, :].expand(*batch, n_rows, n_columns).reshape(math.prod(batch), n_rows, n_columns)
+    problems = _Problems.make(each, as_rows(sides.mT.expand(*batch, n_rows)))
+    codes = torch.zeros_like(problems.scale)
+    x = problems.finish(codes, torch.ones_like(codes[:, 0], dtype=torch.bool), maxiter)
+    return x.reshape(*batch, n_columns).mT
+
+
+class _Found(NamedTuple):
+    codes: Tensor
+    is_exact: Tensor
+
+
+@dataclass(frozen=True)
+class _Problems:
+    """``min ||b - A x||`` over ``x >= 0``, with no more rows than columns, and columns of norms near 1."""
+
+    matrix: Tensor  # (1, m, n), one for all, or (n_problems, m, n)
+    scale: Tensor  # (1, n) or (n_problems, n), what columns were divided by
+    rows: Tensor  # (n_problems, m), the right-hand sides
+    sizes: Tensor  # (n_problems, 1), norms of the right-hand sides before they were transformed
+
+    @classmethod
+    def make(cls, matrix: Tensor, rows: Tensor) -> "_Problems":
+        """Scale the columns by powers of two, which costs no accuracy, and transform tall matrices into square ones."""
+        norms, sizes = torch.linalg.vector_norm(matrix, dim=-2), _norms(rows)
+        scale = torch.where((norms > 0) & torch.isfinite(norms), torch.exp2(torch.frexp(norms).exponent.double()), 1.0)
+        matrix = matrix / scale[:, None, :]
+        if matrix.shape[-2] > matrix.shape[-1]:
+            # Infinity can stop a factorisation, NaN goes through it.
+            orthogonal, matrix = torch.linalg.qr(matrix.nan_to_num(torch.nan, torch.nan, torch.nan))
+            rows = rows @ orthogonal[0] if len(matrix) == 1 else (rows[:, None, :] @ orthogonal).squeeze(1)
+        return cls(matrix, scale, rows, sizes)
+
+    def take(self, chosen: Tensor) -> "_Problems":
+        """The chosen problems."""
+        matrix, scale = (value if len(value) == 1 else value[chosen] for value in (self.matrix, self.scale))
+        return _Problems(matrix, scale, self.rows[chosen], self.sizes[chosen])
+
+    def is_finite(self) -> Tensor:
+        """Which problems are finite."""
+        return torch.isfinite(self.rows).all(-1) & torch.isfinite(self.matrix).all((-2, -1))
+
+    def residual(self, codes: Tensor) -> Tensor:
+        """``b - A x``."""
+        if len(self.matrix) == 1:
+            return self.rows - codes @ self.matrix[0].mT
+        return self.rows - (self.matrix @ codes[:, :, None]).squeeze(-1)
+
+    def correlate(self, residual: Tensor) -> Tensor:
+        """``A' r``."""
+        if len(self.matrix) == 1:
+            return residual @ self.matrix[0]
+        return (residual[:, None, :] @ self.matrix).squeeze(1)
+
+    def gradient(self, codes: Tensor) -> Tensor:
+        """``A' (b - A x)``."""
+        return self.correlate(self.residual(codes))
+
+    def rounding(self, codes: Tensor) -> Tensor:
+        """What cannot be told from zero in the gradient."""
+        return _ROUNDING * (self.sizes + codes.sum(-1, keepdim=True))
+
+    def by_normal_equations(self, maxiter: int | None) -> _Found:
+        """Solutions over one matrix by the kernel, and which of them are exact."""
+        matrix = self.matrix[0]
+        gram = matrix.mT @ matrix
+        if not Conditioning(gram).is_regular:
+            # Nothing can be said about supports then; the way from zero finds one without dependent columns.
+            codes = torch.zeros_like(self.rows @ matrix)
+            return _Found(codes, torch.zeros_like(codes[:, 0], dtype=torch.bool))
+        codes = SOLVERS["auto"](Problem(self.rows @ matrix, gram), Options(tol=_SUPPORT_TOL, max_iter=maxiter)).codes
+        support = OnSupport((codes > 0).to(codes.dtype))
+        for _ in range(2):
+            system = Problem(self.gradient(codes), gram, constraint=support)
+            step = SOLVERS["auto"](system, Options(tol=_SYSTEM_TOL)).codes
+            codes = codes + step
+        settled = step.norm(dim=-1) <= _SETTLED * codes.norm(dim=-1)
+        gradient, rounding = self.gradient(codes), self.rounding(codes)
+        optimal = (codes >= 0) & torch.where(codes > 0, gradient.abs() <= rounding, gradient <= rounding)
+        return _Found(codes, settled & optimal.all(-1))
+
+    def finish(self, codes: Tensor, wanted: Tensor, maxiter: int | None) -> Tensor:
+        """Solutions, of the wanted problems by Lawson and Hanson's method, in the units of the matrix that was given.
+
+        Args:
+            codes: to start from, or for problems that are not wanted, to keep.
+            wanted: which problems to solve.
+            maxiter: cap on the iterations.
+
+        Raises:
+            RuntimeError: there were not enough iterations.
+        """
+        finite = self.is_finite()
+        open_ones = (wanted & finite).nonzero().squeeze(1)
+        pivoting = _Pivoting(self.take(open_ones), codes[open_ones].nan_to_num(0, 0, 0).clamp(min=0))
+        n_wanted, most = len(open_ones), 20 * codes.shape[-1] + 100 if maxiter is None else maxiter
+        for _ in range(most):
+            if not len(open_ones):
+                break
+            done = pivoting.step()
+            codes[open_ones[done]] = pivoting.codes[done]
+            open_ones, pivoting = open_ones[~done], pivoting.take((~done).nonzero().squeeze(1))
+        if len(open_ones):
+            raise RuntimeError(
+                f"{len(open_ones):,} of {n_wanted:,} problems were not solved within {most} iterations; "
+                "allow more by maxiter."
+            )
+        return torch.where(finite[:, None], codes / self.scale, torch.nan)
+
+
+class _Pivoting:
+    """Lawson and Hanson's method, one step of every problem at a time.
+
+    A step goes to the optimum on the free columns, or to where the first code on the way becomes zero, and takes that
+    column out. At an optimum, the column with the steepest gradient becomes free.
+    """
+
+    def __init__(self, problems: _Problems, codes: Tensor):
+        self.problems, self.codes = problems, codes
+        self.free = codes > 0
+        self.refused = torch.zeros_like(self.free)  # columns that led to nothing better, from the last optimum on
+        self.optimum, self.residual = (
+            codes,
+            torch.full_like(problems.rows, torch.inf),
+        )  # the last one, and b - A x there
+
+    def take(self, chosen: Tensor) -> "_Pivoting":
+        """The chosen problems."""
+        other = _Pivoting(self.problems.take(chosen), self.codes[chosen])
+        for name in ("free", "refused", "optimum", "residual"):
+            setattr(other, name, getattr(self, name)[chosen])
+        return other
+
+    def step(self) -> Tensor:
+        """Take a step; returns which problems are done."""
+        best, residual = self._least_squares()
+        blocked = self.free & (best <= 0)
+        part = torch.where(blocked, torch.where(self.codes > 0, self.codes / (self.codes - best), 0.0), 1.0)
+        length = part.amin(-1, keepdim=True)
+        leaving = blocked & (part <= length)
+        self.refused = self.refused | (leaving & (length == 0))
+        self.free = self.free & ~leaving
+        self.codes = torch.where(self.free, self.codes + length * (best - self.codes), 0.0)
+        arrived = ~blocked.any(-1, keepdim=True)
+        self._compare(arrived, residual)
+        return self._free_another(arrived)
+
+    def _compare(self, arrived: Tensor, residual: Tensor) -> None:
+        """Go back to the last optimum where the new one is not better, which is rounding."""
+        better = arrived & (_norms(residual) < (1 - 4 * _EPS) * _norms(self.residual))
+        worse = arrived & ~better
+        self.refused = torch.where(worse, self.refused | (self.codes > 0) & (self.optimum == 0), self.refused & ~better)
+        self.codes = torch.where(worse, self.optimum, self.codes)
+        self.free = torch.where(worse, self.optimum > 0, self.free)
+        self.optimum = torch.where(better, self.codes, self.optimum)
+        self.residual = torch.where(better, residual, self.residual)
+
+    def _free_another(self, arrived: Tensor) -> Tensor:
+        """Free the steepest column where the codes are optimal on the free ones; returns where there is none."""
+        gradient = self.problems.correlate(self.residual)
+        misfit = _norms(self.residual)
+        useful = arrived & (misfit > self.problems.rounding(self.codes))
+        useful = useful & ~self.free & ~self.refused & (gradient > _EPS * misfit)
+        steepest = torch.where(useful, gradient * self.problems.scale, -torch.inf).argmax(-1, keepdim=True)
+        any_useful = useful.any(-1, keepdim=True)
+        self.free = self.free.scatter(-1, steepest, self.free.gather(-1, steepest) | any_useful)
+        return (arrived & ~any_useful).squeeze(-1)
+
+    def _least_squares(self) -> tuple[Tensor, Tensor]:
+        """The optimum on the free columns, zero elsewhere, and its residual."""
+        found, residual = torch.zeros_like(self.codes), torch.empty_like(self.residual)
+        sizes, order = self.free.sum(-1).sort()
+        begin, widths = 0, sizes.tolist()
+        while begin < len(order):
+            # Supports of like sizes together, filled up with columns that are kept at zero.
+            n_rows = residual.shape[-1]
+            end = begin + max(1, _CHUNK_VALUES // (n_rows + widths[begin] + 8) // (widths[begin] + 8))
+            end = min(end, int(torch.searchsorted(sizes, sizes[begin] + 8)), len(order))
+            chunk, width = order[begin:end], widths[end - 1]
+            columns = self.free[chunk].to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :width]
+            values, residual[chunk] = self._on_columns(chunk, columns)
+            found[chunk] = found[chunk].scatter(-1, columns, values)
+            begin = end
+        return found, residual
+
+    def _on_columns(self, chunk: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        some, inside = self.problems.take(chunk), self.free[chunk].gather(-1, columns)
+        n_rows = some.rows.shape[-1]
+        matrix = some.matrix.expand(len(chunk), *some.matrix.shape[-2:])
+        matrix = matrix.gather(-1, columns[:, None, :].expand(-1, n_rows, -1)) * inside[:, None, :]
+        # A row for each column keeps dependent ones bounded, and those that fill up at zero.
+        keep = torch.diag_embed(torch.where(inside, _EPS, 1.0).to(matrix.dtype))
+        orthogonal, triangular = torch.linalg.qr(torch.cat([matrix, keep], dim=1))
+        span = orthogonal[:, :n_rows]
+        right = span.mT @ some.rows[:, :, None]
+        # Orthogonal to the free columns as far as rounding lets it, which b - A x is not: that is full of the rounding
+        # of x. The gradient of columns that nearly depend on them hangs on it.
+        residual = some.rows[:, :, None] - span @ right
+        residual = residual - span @ (span.mT @ residual)
+        codes = torch.linalg.solve_triangular(triangular, right, upper=True)
+        return codes.squeeze(-1), residual.squeeze(-1)
+
+
+def _norms(rows: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return norms
