@@ -9,6 +9,7 @@ Lawson and Hanson with QR factorisations, many at a time.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ _GRADIENT_TOL = 1e-10  # of the derivatives
 _ROUNDING = 16 * _EPS  # of the optimality conditions, relative to what is summed up in them
 _SETTLED = 1e-8  # second correction, relative to the solution, up to which the normal equations are good enough
 _CHUNK_VALUES = 1 << 22  # of the matrices factorised at a time
+_PIECE_VALUES = 1 << 17  # of the right-hand sides looked at a time
 
 
 def nnls(A: Any, b: Any, maxiter: int | None = None) -> tuple[Any, Any]:
@@ -72,7 +74,7 @@ def nnls(A: Any, b: Any, maxiter: int | None = None) -> tuple[Any, Any]:
     matrix, sides = matrix.double(), (sides[..., None] if is_vector else sides).double()
     with no_autocast(sides):
         x = _solve(matrix, sides, maxiter)
-        rnorm = torch.linalg.vector_norm(sides - matrix @ x, dim=-2)
+        rnorm = _in_pieces(lambda b, z: torch.linalg.vector_norm(b - matrix @ z, dim=-2), sides, x)
     x, rnorm = x.to(dtype), rnorm.to(dtype)
     if is_vector:
         x, rnorm = x.squeeze(-1), rnorm.squeeze(-1)
@@ -98,7 +100,9 @@ def _as_tensor(name: str, value: Any, device: torch.device | None) -> Tensor:
             raise TypeError(f"{name} must hold real numbers; got {array.dtype}.")
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float64)
-        value = torch.tensor(array, device=device)
+        # Shared where torch can: neither read-only memory nor steps backwards.
+        usable = array.flags.writeable and min(array.strides, default=0) >= 0
+        value = torch.as_tensor(array if usable else array.copy(), device=device)
     if value.is_complex():
         raise TypeError(f"{name} must hold real numbers; got {str(value.dtype).removeprefix('torch.')}.")
     kept: Tensor = value if value.dtype in (torch.float32, torch.float64) else value.to(torch.get_default_dtype())
@@ -122,6 +126,15 @@ def _check_shapes(matrix: Tensor, sides: Tensor, is_vector: bool) -> None:
             torch.broadcast_shapes(matrix.shape[:-2], sides.shape[:-2])
         except RuntimeError:
             raise ValueError(f"the batches of A and b do not go together {shapes}.") from None
+
+
+def _in_pieces(function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
+    """A function of columns ``(..., m, k)``, applied to as many at a time as the processor keeps at hand."""
+    if columns[0].dim() > 2:
+        return function(*columns)
+    n_columns = max(1, _PIECE_VALUES // columns[0].shape[0])
+    pieces = zip(*(values.split(n_columns, dim=-1) for values in columns), strict=True)
+    return torch.cat([function(*piece) for piece in pieces], dim=-1)
 
 
 def _solve(matrix: Tensor, sides: Tensor, maxiter: int | None) -> Tensor:
@@ -227,7 +240,8 @@ class _Problems:
     @classmethod
     def make(cls, matrix: Tensor, rows: Tensor) -> "_Problems":
         """Scale the columns by powers of two, which costs no accuracy, and transform tall matrices into square ones."""
-        norms, sizes = torch.linalg.vector_norm(matrix, dim=-2), _norms(rows)
+        norms = torch.linalg.vector_norm(matrix, dim=-2)
+        sizes = _in_pieces(lambda b: torch.linalg.vector_norm(b, dim=-2), rows.mT)[:, None]
         scale = torch.where((norms > 0) & torch.isfinite(norms), torch.exp2(torch.frexp(norms).exponent.double()), 1.0)
         matrix = matrix / scale[:, None, :]
         if matrix.shape[-2] > matrix.shape[-1]:
