@@ -68,7 +68,16 @@ setup(
             sources=[f"{SOURCES}/library.cpp"],
             depends=[
                 f"{SOURCES}/{name}"
-                for name in ("block.cpp", "call.h", "conditioning.h", "face.h", "lanes.h", "platform.h", "problem.h")
+                for name in (
+                    "active_set.h",
+                    "block.cpp",
+                    "call.h",
+                    "conditioning.h",
+                    "face.h",
+                    "lanes.h",
+                    "platform.h",
+                    "problem.h",
+                )
             ],
             extra_compile_args=COMMON_FLAGS,
             extra_link_args=["-pthread"],

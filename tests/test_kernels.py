@@ -266,7 +266,7 @@ def test_in_place_writes_over_contiguous_memory_only():
 
 def bare_call(**fields: int) -> int:
     """Status of a call straight to the library, without any tensor."""
-    return cpu._loaded().library.scn_solve(cpu._Call(interface_version=cpu._INTERFACE_VERSION, **fields))
+    return cpu._loaded().library.scn_solve(cpu._Call(interface_version=cpu._INTERFACE_VERSION, n_grams=1, **fields))
 
 
 @needs_kernel

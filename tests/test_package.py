@@ -27,6 +27,7 @@ LAYERS = [
     "solvers",
     "gradients",
     "functional",
+    "least_squares",
     "patches",
     "layers",
     "certificates",

@@ -53,7 +53,9 @@ def sparse_code(
 
     Args:
         x: signals ``(..., n_features)``, float32 or float64.
-        dictionary: atoms as rows ``(n_atoms, n_features)``.
+        dictionary: atoms as rows ``(n_atoms, n_features)``; or a batch of dictionaries ``(..., n_atoms, n_features)``,
+            for one signal each (``x`` has a dimension less) or several each, ``x`` of shape ``(..., k, n_features)``.
+            Those are solved exactly, whatever ``tol`` and ``init`` say.
         lam1: l1 penalty: a number, a scalar tensor, or one value per atom ``(n_atoms,)``; numbers must not be negative.
         lam2: l2 penalty: a number or a scalar tensor. If it is above 0, the code is unique.
         solver: one of :func:`torchscn.list_solvers`.
@@ -122,7 +124,8 @@ def nonneg_qp(
 
     Args:
         rhs: ``(..., n_atoms)``.
-        gram: ``(n_atoms, n_atoms)``, shared by all rows.
+        gram: ``(n_atoms, n_atoms)``, shared by all rows; or a batch of them ``(..., n_atoms, n_atoms)``, read as in
+            :func:`sparse_code`.
 
     Returns:
         Tensor with the shape of ``rhs``.
@@ -137,14 +140,15 @@ def nonneg_qp(
     check_tensor("gram", gram)
     check_same_kind("rhs", rhs, "gram", gram)
     n_atoms = rhs.shape[-1] if rhs.dim() else 0
-    if n_atoms == 0 or tuple(gram.shape) != (n_atoms, n_atoms):
+    if n_atoms == 0 or tuple(gram.shape[-2:]) != (n_atoms, n_atoms):
         raise ValueError(
             f"gram must be square with one row per entry of rhs's last dimension; "
             f"got gram {tuple(gram.shape)} and rhs {tuple(rhs.shape)}."
         )
     with no_autocast(rhs):
+        rhs, gram = _paired(rhs, gram, f"rhs {tuple(rhs.shape)} and gram {tuple(gram.shape)}")
         # Without energy nothing bounds a code from above, so it is not asked for.
-        rhs = torch.where(gram.diagonal() == 0, rhs.clamp(max=0), rhs)
+        rhs = torch.where(gram.diagonal(dim1=-2, dim2=-1) == 0, rhs.clamp(max=0), rhs)
         return differentiable(rhs, (gram + gram.mT) / 2, 0.0, options, init)
 
 
@@ -192,7 +196,28 @@ class SignalModel(NamedTuple):
         return x, SignalModel(*own)
 
     def normal_form(self, x: Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
-        return x @ self.dictionary.mT, gram_matrix(self.dictionary, self.lam2), self.lam1
+        D = self.dictionary
+        if D.dim() == 2:
+            return x @ D.mT, gram_matrix(D, self.lam2), self.lam1
+        shapes = f"x {tuple(x.shape)} and dictionary {tuple(D.shape)}"
+        signals, atoms = _paired(x, D, shapes)
+        gram = D @ D.mT + self.lam2 * torch.eye(D.shape[-2], dtype=D.dtype, device=D.device)
+        return (atoms @ signals[..., None]).squeeze(-1), _paired(x, gram, shapes)[1], self.lam1
+
+
+def _paired(rows: Tensor, matrix: Tensor, shapes: str) -> tuple[Tensor, Tensor]:
+    """Rows and the matrix for all of them; or, where there is a batch of matrices, a matrix for every row."""
+    if matrix.dim() == 2:
+        return rows, matrix
+    matrices = matrix if rows.dim() < matrix.dim() else matrix[..., None, :, :]
+    try:
+        batch = torch.broadcast_shapes(rows.shape[:-1], matrices.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            f"the batches of {shapes} do not go together: matrices (..., n, m) take one row each, (..., m), or several "
+            "each, (..., k, m)."
+        ) from None
+    return rows.expand(*batch, rows.shape[-1]), matrices.expand(*batch, *matrix.shape[-2:])
 
 
 def code(x: Tensor, model: Model, options: Options, init: Tensor | None = None) -> Tensor:
@@ -262,23 +287,27 @@ def normal_problem(rhs: Tensor, gram: Tensor, lam1: float | Tensor, init: Tensor
     else:
         # Made from the Gram matrix, so that vmap over signals does not take it for one per signal.
         shift = gram.new_full(rhs.shape[-1:], lam1) if lam1 else None
-    return Problem(as_rows(rhs), gram, shift, init, NonNegative())
+    rows = as_rows(rhs)
+    if gram.dim() > 2:
+        gram = gram.reshape(len(rows), *gram.shape[-2:])
+    return Problem(rows, gram, shift, init, NonNegative())
 
 
 def _check_dense(x: Any, dictionary: Any, lam1: Any, lam2: Any) -> None:
     check_tensor("x", x)
     check_tensor("dictionary", dictionary)
     check_same_kind("x", x, "dictionary", dictionary)
-    if dictionary.dim() != 2 or 0 in dictionary.shape:
+    if dictionary.dim() < 2 or 0 in dictionary.shape[-2:]:
         raise ValueError(
             f"dictionary must have shape (n_atoms, n_features), atoms as rows; got {tuple(dictionary.shape)}."
         )
-    if x.dim() == 0 or x.shape[-1] != dictionary.shape[1]:
+    n_atoms, n_own_features = dictionary.shape[-2:]
+    if x.dim() == 0 or x.shape[-1] != n_own_features:
         n_features = "no" if x.dim() == 0 else x.shape[-1]
-        hint = " Atoms are rows: did you pass the transpose?" if x.dim() and x.shape[-1] == len(dictionary) else ""
+        hint = " Atoms are rows: did you pass the transpose?" if x.dim() and x.shape[-1] == n_atoms else ""
         raise ValueError(
-            f"x has {n_features} features but the dictionary's atoms have {dictionary.shape[1]} "
+            f"x has {n_features} features but the dictionary's atoms have {n_own_features} "
             f"(shapes {tuple(x.shape)} and {tuple(dictionary.shape)}).{hint}"
         )
-    check_penalty("lam1", lam1, dictionary, len(dictionary))
+    check_penalty("lam1", lam1, dictionary, n_atoms)
     check_penalty("lam2", lam2, dictionary, None)

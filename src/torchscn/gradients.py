@@ -135,15 +135,20 @@ class _SolveTransformed(torch.autograd.Function):
         own_gram, codes, *bounds = ctx.saved_tensors
         change = torch.zeros_like(codes) if rhs is None else rhs
         change = change if shift is None else change - shift
-        change = change if gram is None else change - codes @ gram
+        change = change if gram is None else change - _row_products(codes, gram)
         return implicit(_on_support(ctx, change, own_gram, codes, bounds), _backward_options(ctx.options))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
-        """More signals over one Gram matrix are one larger problem; anything else is solved one by one."""
+        """More signals, or more Gram matrices, are one larger problem; anything else is solved one by one."""
         inputs = tuple(
             value if dim is None else value.movedim(dim, 0) for value, dim in zip(inputs, in_dims, strict=True)
         )
+        if in_dims[2] is not None:
+            # A shift for each entry of the batch goes into the right-hand side.
+            rhs, _, shift = inputs[:3]
+            inputs = ((rhs if in_dims[0] is not None else rhs[None]) - shift[:, None, :], inputs[1], None, *inputs[3:])
+            in_dims = (0, in_dims[1], None, *in_dims[3:])
         solve = _SolveTransformed.apply
         per_signal = [0, 3, *range(6, len(inputs))] if CONSTRAINTS[inputs[5]].per_signal else [0, 3]
         if all(dim is None for i, dim in enumerate(in_dims) if i not in per_signal):
@@ -152,6 +157,15 @@ class _SolveTransformed(torch.autograd.Function):
                 rows[i] = _fold(inputs[i], in_dims[i] is not None, info.batch_size)
             codes = solve(*rows)  # type: ignore[no-untyped-call]
             return codes.unflatten(0, (info.batch_size, len(codes) // max(info.batch_size, 1))), 0
+        if in_dims[1] is not None and inputs[1].dim() == 3:
+            # A matrix for every signal.
+            n_signals = inputs[0].shape[0 if in_dims[0] is None else 1]
+            gram = inputs[1][:, None].expand(info.batch_size, n_signals, *inputs[1].shape[1:]).flatten(0, 1)
+            own = [gram if i == 1 else value for i, value in enumerate(inputs)]
+            for i in per_signal:
+                own[i] = _fold(inputs[i], in_dims[i] is not None, info.batch_size)
+            codes = solve(*own)  # type: ignore[no-untyped-call]
+            return codes.unflatten(0, (info.batch_size, n_signals)), 0
         one_by_one = [
             solve(*(value if dim is None else value[i] for value, dim in zip(inputs, in_dims, strict=True)))  # type: ignore[no-untyped-call]
             for i in range(info.batch_size)
@@ -200,9 +214,19 @@ def _backward(ctx: Any, grad: Tensor, solve: GradientRule) -> tuple[Tensor | Non
     """Gradients in ``rhs``, ``gram`` and ``shift``."""
     gram, codes, *bounds = ctx.saved_tensors
     gamma = solve(_on_support(ctx, grad, gram, codes, bounds), _backward_options(ctx.options))
-    grad_gram = -(gamma.mT @ codes) if ctx.needs_input_grad[1] else None
+    grad_gram = -_outer_products(gamma, codes, own=gram.dim() == 3) if ctx.needs_input_grad[1] else None
     grad_shift = -gamma.sum(0) if ctx.has_shift and ctx.needs_input_grad[2] else None
     return gamma, grad_gram, grad_shift
+
+
+def _row_products(codes: Tensor, gram: Tensor) -> Tensor:
+    """Every row of ``codes`` times the matrix for all, or its own."""
+    return codes @ gram if gram.dim() == 2 else (codes[:, None, :] @ gram).squeeze(1)
+
+
+def _outer_products(rows: Tensor, codes: Tensor, own: bool) -> Tensor:
+    """The outer products of every row with its codes, or, for a matrix that all share, their sum."""
+    return rows[:, :, None] * codes[:, None, :] if own else rows.mT @ codes
 
 
 def _backward_options(options: Options) -> Options:

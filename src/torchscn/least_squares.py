@@ -10,7 +10,7 @@ Lawson and Hanson with QR factorisations, many at a time.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torchscn.checks import check_number
 from torchscn.gradients import implicit
-from torchscn.kernels import Conditioning
+from torchscn.kernels import active_kernel
 from torchscn.options import Options
 from torchscn.problem import OnSupport, Problem
 from torchscn.solvers import SOLVERS
@@ -218,9 +218,20 @@ def _solve_constant(matrix: Tensor, sides: Tensor, maxiter: int | None) -> Tenso
     batch = (*batch, sides.shape[-1])
     each = matrix[..., None, :, :].expand(*batch, n_rows, n_columns).reshape(math.prod(batch), n_rows, n_columns)
     problems = _Problems.make(each, as_rows(sides.mT.expand(*batch, n_rows)))
-    codes = torch.zeros_like(problems.scale)
-    x = problems.finish(codes, torch.ones_like(codes[:, 0], dtype=torch.bool), maxiter)
-    return x.reshape(*batch, n_columns).mT
+    codes, is_exact = problems.by_normal_equations(maxiter)
+    return problems.finish(codes, ~is_exact, maxiter).reshape(*batch, n_columns).mT
+
+
+def _is_regular(gram: Tensor) -> Tensor:
+    """Which Gram matrices of columns of like norms are not singular as far as rounding can tell."""
+    factor, failures = torch.linalg.cholesky_ex(gram)
+    smallest = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
+    regular: Tensor = (failures == 0) & (smallest > 4 * _EPS * gram.shape[-1])
+    return regular
+
+
+def _kernel_takes_own_matrices(gram: Tensor) -> bool:
+    return gram.is_cpu and active_kernel() != "torch"
 
 
 class _Found(NamedTuple):
@@ -230,7 +241,7 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True)
 class _Problems:
-    """``min ||b - A x||`` over ``x >= 0``, with no more rows than columns, and columns of norms near 1."""
+    """``min ||b - A x||`` over ``x >= 0``, with columns of norms near 1."""
 
     matrix: Tensor  # (1, m, n), one for all, or (n_problems, m, n)
     scale: Tensor  # (1, n) or (n_problems, n), what columns were divided by
@@ -239,16 +250,21 @@ class _Problems:
 
     @classmethod
     def make(cls, matrix: Tensor, rows: Tensor) -> "_Problems":
-        """Scale the columns by powers of two, which costs no accuracy, and transform tall matrices into square ones."""
+        """Scale the columns by powers of two, which costs no accuracy, and make a tall matrix for all square."""
         norms = torch.linalg.vector_norm(matrix, dim=-2)
         sizes = _in_pieces(lambda b: torch.linalg.vector_norm(b, dim=-2), rows.mT)[:, None]
         scale = torch.where((norms > 0) & torch.isfinite(norms), torch.exp2(torch.frexp(norms).exponent.double()), 1.0)
-        matrix = matrix / scale[:, None, :]
-        if matrix.shape[-2] > matrix.shape[-1]:
-            # Infinity can stop a factorisation, NaN goes through it.
-            orthogonal, matrix = torch.linalg.qr(matrix.nan_to_num(torch.nan, torch.nan, torch.nan))
-            rows = rows @ orthogonal[0] if len(matrix) == 1 else (rows[:, None, :] @ orthogonal).squeeze(1)
-        return cls(matrix, scale, rows, sizes)
+        problems = cls(matrix / scale[:, None, :], scale, rows, sizes)
+        return problems.squared() if len(matrix) == 1 else problems
+
+    def squared(self) -> "_Problems":
+        """The same problems with no more rows than columns, by an orthogonal transformation."""
+        if self.matrix.shape[-2] <= self.matrix.shape[-1]:
+            return self
+        # Infinity can stop a factorisation, NaN goes through it.
+        orthogonal, matrix = torch.linalg.qr(self.matrix.nan_to_num(torch.nan, torch.nan, torch.nan))
+        rows = self.rows @ orthogonal[0] if len(matrix) == 1 else (self.rows[:, None, :] @ orthogonal).squeeze(1)
+        return replace(self, matrix=matrix, rows=rows)
 
     def take(self, chosen: Tensor) -> "_Problems":
         """The chosen problems."""
@@ -280,23 +296,25 @@ class _Problems:
         return _ROUNDING * (self.sizes + codes.sum(-1, keepdim=True))
 
     def by_normal_equations(self, maxiter: int | None) -> _Found:
-        """Solutions over one matrix by the kernel, and which of them are exact."""
-        matrix = self.matrix[0]
-        gram = matrix.mT @ matrix
-        if not Conditioning(gram).is_regular:
-            # Nothing can be said about supports then; the way from zero finds one without dependent columns.
-            codes = torch.zeros_like(self.rows @ matrix)
-            return _Found(codes, torch.zeros_like(codes[:, 0], dtype=torch.bool))
-        codes = SOLVERS["auto"](Problem(self.rows @ matrix, gram), Options(tol=_SUPPORT_TOL, max_iter=maxiter)).codes
+        """Solutions by the kernel, and which of them are exact."""
+        gram = self.matrix.mT @ self.matrix
+        # Where the Gram matrix is singular, nothing can be said about supports; the way from zero finds one without
+        # dependent columns.
+        is_regular = _is_regular(gram).expand(len(self.rows))
+        if not is_regular.any() or (len(gram) > 1 and not _kernel_takes_own_matrices(gram)):
+            return _Found(torch.zeros_like(self.correlate(self.rows)), torch.zeros_like(is_regular))
+        gram = gram[0] if len(gram) == 1 else gram
+        problem = Problem(self.correlate(self.rows), gram)
+        codes = SOLVERS["auto"](problem, Options(tol=_SUPPORT_TOL, max_iter=maxiter)).codes
         support = OnSupport((codes > 0).to(codes.dtype))
         for _ in range(2):
             system = Problem(self.gradient(codes), gram, constraint=support)
             step = SOLVERS["auto"](system, Options(tol=_SYSTEM_TOL)).codes
             codes = codes + step
-        settled = step.norm(dim=-1) <= _SETTLED * codes.norm(dim=-1)
+        settled = _norms(step) <= _SETTLED * _norms(codes)
         gradient, rounding = self.gradient(codes), self.rounding(codes)
         optimal = (codes >= 0) & torch.where(codes > 0, gradient.abs() <= rounding, gradient <= rounding)
-        return _Found(codes, settled & optimal.all(-1))
+        return _Found(torch.where(is_regular[:, None], codes, 0.0), (settled & optimal).all(-1) & is_regular)
 
     def finish(self, codes: Tensor, wanted: Tensor, maxiter: int | None) -> Tensor:
         """Solutions, of the wanted problems by Lawson and Hanson's method, in the units of the matrix that was given.
@@ -311,7 +329,7 @@ class _Problems:
         """
         finite = self.is_finite()
         open_ones = (wanted & finite).nonzero().squeeze(1)
-        pivoting = _Pivoting(self.take(open_ones), codes[open_ones].nan_to_num(0, 0, 0).clamp(min=0))
+        pivoting = _Pivoting(self.take(open_ones).squared(), codes[open_ones].nan_to_num(0, 0, 0).clamp(min=0))
         n_wanted, most = len(open_ones), 20 * codes.shape[-1] + 100 if maxiter is None else maxiter
         for _ in range(most):
             if not len(open_ones):

@@ -248,7 +248,7 @@ class Problem:
     """
 
     rhs: Tensor  # (n_signals, n_atoms)
-    gram: Tensor  # (n_atoms, n_atoms), symmetric, positive semi-definite
+    gram: Tensor  # (n_atoms, n_atoms), symmetric, positive semi-definite; or one each, (n_signals, n_atoms, n_atoms)
     shift: Tensor | None = None  # (n_atoms,), subtracted from every row
     init: Tensor | None = None  # (n_signals, n_atoms), codes to start from
     constraint: Constraint = _NON_NEGATIVE
@@ -261,15 +261,20 @@ class Problem:
 
     def gradient(self, codes: Tensor) -> Tensor:
         """Gradient of the objective in the codes."""
-        return codes @ self.gram - self.linear()
+        products = codes @ self.gram if self.gram.dim() == 2 else (codes[:, None, :] @ self.gram).squeeze(1)
+        return products - self.linear()
 
     def residual(self, codes: Tensor) -> Tensor:
         """Distance from optimality of every signal: the largest entry of the constraint's residual."""
         return self.constraint.residual(codes, self.gradient(codes)).abs().amax(-1)
 
+    def energy(self) -> Tensor:
+        """Squared norms of the atoms, ``(n_atoms,)`` or ``(n_signals, n_atoms)``."""
+        return self.gram.diagonal(dim1=-2, dim2=-1)
+
     def has_energy(self) -> Tensor:
-        """Which atoms are not zero, ``(n_atoms,)``; the others keep the code 0."""
-        return self.gram.diagonal() > 0
+        """Which atoms are not zero; the others keep the code 0."""
+        return self.energy() > 0
 
     def has_vanishing_code(self) -> Tensor:
         """Whether an atom with no energy, or with digits lost to underflow, would have a code, which has no bound."""
@@ -287,8 +292,10 @@ class Problem:
 
     def take(self, rows: Tensor, init: Tensor | None = None) -> "Problem":
         """The problems of the chosen rows, started from ``init``; their codes are not scaled or shifted."""
-        constraint = self.constraint.take(rows)
-        return replace(self, rhs=self.rhs[rows], init=init, constraint=constraint, affine=None, in_place=False)
+        constraint, gram = self.constraint.take(rows), self.gram if self.gram.dim() == 2 else self.gram[rows]
+        return replace(
+            self, rhs=self.rhs[rows], gram=gram, init=init, constraint=constraint, affine=None, in_place=False
+        )
 
     def well_scaled(self) -> tuple["Problem", Tensor]:
         """The problem with numbers around 1, and what its codes are to be times to be those of this one.
@@ -312,7 +319,7 @@ class Problem:
 
     def is_finite(self) -> Tensor:
         """Which signals have a finite problem, ``(n_signals,)``."""
-        finite = torch.isfinite(self.rhs).all(-1) & torch.isfinite(self.gram).all()
+        finite = torch.isfinite(self.rhs).all(-1) & torch.isfinite(self.gram).all((-2, -1))
         return finite if self.shift is None else finite & torch.isfinite(self.shift).all()
 
     def finish(self, codes: Tensor) -> Tensor:

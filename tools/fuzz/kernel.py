@@ -32,7 +32,7 @@ def run(report: Callable[[str], None]) -> list[Outcome]:
         if problem := _check(compiler, isa, sanitizer):
             problems.append(f"{isa} under {sanitizer}: {problem}")
     names = ", ".join(sorted({isa for isa, _ in builds}))
-    note = f"address, undefined and thread sanitizers; {names}; 120 shapes each"
+    note = f"address, undefined and thread sanitizers; {names}; 240 shapes each"
     return [Outcome("kernel under sanitizers", len(builds), len(problems), note, tuple(problems))]
 
 

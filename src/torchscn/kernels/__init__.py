@@ -2,6 +2,7 @@
 
 from torchscn.kernels.conditioning import Conditioning, StepLimit
 from torchscn.kernels.cpu import COMPILED_CONSTRAINTS, KERNELS, active_kernel, available_kernels, compiled_sweeps
+from torchscn.kernels.own import torch_active_set
 from torchscn.kernels.rule import SweepRule, Sweeps, VanishingAtomError
 from torchscn.kernels.torch import torch_sweeps
 from torchscn.problem import Problem
@@ -25,7 +26,8 @@ def sweeps_for(problem: Problem) -> Sweeps:
     Raises:
         ValueError, RuntimeError: as :func:`active_kernel`.
     """
+    in_torch = torch_sweeps if problem.gram.dim() == 2 else torch_active_set
     if not problem.rhs.is_cpu or problem.constraint.kind not in COMPILED_CONSTRAINTS:
-        return torch_sweeps
+        return in_torch
     kernel = active_kernel()
-    return torch_sweeps if kernel == "torch" else compiled_sweeps(kernel)
+    return in_torch if kernel == "torch" else compiled_sweeps(kernel)

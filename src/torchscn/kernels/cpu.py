@@ -17,7 +17,7 @@ from torchscn.problem import OnSupport, Problem, Result
 __all__ = ["COMPILED_CONSTRAINTS", "KERNELS", "active_kernel", "available_kernels", "compiled_sweeps"]
 
 # The numbers of call.h.
-_INTERFACE_VERSION = 2
+_INTERFACE_VERSION = 3
 _NUMBERS = {torch.float32: 0, torch.float64: 1}
 _ISAS = ("generic", "avx2", "avx512")
 COMPILED_CONSTRAINTS = {"non_negative": 0, "on_support": 1}
@@ -50,6 +50,7 @@ class _Call(ctypes.Structure):
         ("n_threads", ctypes.c_int64),
         ("n_signals", ctypes.c_int64),
         ("n_atoms", ctypes.c_int64),
+        ("n_grams", ctypes.c_int64),
         ("max_iter", ctypes.c_int64),
         ("tol", ctypes.c_double),
         ("promise", ctypes.c_double),
@@ -194,6 +195,7 @@ def _solve(scn_solve: Callable[[_Call], int], isa: int, problem: Problem, rule: 
         torch.get_num_threads(),
         n_signals,
         n_atoms,
+        1 if problem.gram.dim() == 2 else n_signals,
         min(rule.max_iter, _LARGEST_COUNT),
         rule.tol,
         rule.promise,
@@ -223,7 +225,9 @@ def _checked_rhs(rhs: Tensor) -> Tensor:
 def _checked_others(problem: Problem, dtype: torch.dtype, n_signals: int, n_atoms: int) -> list[Tensor | None]:
     """The problem's other tensors in the order of the call: gram, shift, init, mask, scale, offset."""
     constraint, per_code, per_atom = problem.constraint, (n_signals, n_atoms), (n_atoms,)
-    gram = _checked("gram", problem.gram, dtype, (n_atoms, n_atoms))
+    of_one = (n_atoms, n_atoms)
+    has_own = problem.gram.shape == (n_signals, *of_one)
+    gram = _checked("gram", problem.gram, dtype, (n_signals, *of_one) if has_own else of_one)
     others: list[Tensor | None] = [gram, None, None, None, None, None]
     if problem.shift is not None:
         others[1] = _checked("shift", problem.shift, dtype, per_atom)
@@ -232,7 +236,8 @@ def _checked_others(problem: Problem, dtype: torch.dtype, n_signals: int, n_atom
     if problem.init is not None:
         # Before start() computes with it: that would stretch a wrong shape, or fail in other words.
         _checked("init", problem.init, dtype, per_code)
-        if (start := problem.start()) is not None:
+        # Where every signal has a matrix of its own, there is no use for a start.
+        if problem.gram.dim() == 2 and (start := problem.start()) is not None:
             others[2] = start.contiguous()
     if problem.affine is not None:
         others[4] = _checked("scale", problem.affine.scale, dtype, per_atom)

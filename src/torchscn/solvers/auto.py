@@ -19,6 +19,8 @@ def auto(problem: Problem, options: Options) -> Result:
     With ``max_iter``, which caps the iterations, there are no exact steps: what is not done then is reported as not
     converged.
     """
+    if problem.gram.dim() == 3:
+        return active_set(problem, options)
     if options.max_iter is not None or not can_finish(problem):
         return (coordinate if problem.rhs.is_cpu else fista)(problem, options)
     if problem.rhs.is_cpu:

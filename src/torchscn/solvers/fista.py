@@ -29,6 +29,8 @@ def fista(problem: Problem, options: Options) -> Result:
         Imaging Sciences 2 (2009). B. O'Donoghue and E. Candès, Adaptive restart for accelerated gradient schemes,
         Foundations of Computational Mathematics 15 (2015).
     """
+    if problem.gram.dim() == 3:
+        raise ValueError("solver='fista' needs one dictionary for all signals; use solver='auto' for one each.")
     fixed = options.has_fixed_steps
     scaled, unit = (problem, 1.0) if fixed else problem.well_scaled()
     step = _Step(scaled, published=fixed)

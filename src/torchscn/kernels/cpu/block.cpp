@@ -5,6 +5,7 @@
 // Atoms are updated four at a time. Their four residual rows are accumulated over all atoms in registers, then resolved
 // one after the other with the 4 x 4 corner of the Gram matrix: exact Gauss-Seidel with the arithmetic intensity of a
 // matrix product.
+#include "active_set.h"
 #include "conditioning.h"
 #include "face.h"
 #include "lanes.h"
@@ -374,6 +375,11 @@ struct Block : Lanes<T> {
         return n_iter;
     }
 
+    static OwnStatus solve_own(const T* gram, const T* right, const T* shift, const T* mask, std::int64_t n,
+                               std::int64_t max_iter, T* codes, std::int64_t& n_steps, T* scratch) {
+        return ActiveSet<T>(n, scratch).solve(gram, right, shift, mask, max_iter, codes, n_steps);
+    }
+
     static Condition<T> condition(const T* gram, std::int64_t n, T relax, T* scratch) {
         return Conditioning<T>(gram, n, relax, scratch).examine();
     }
@@ -384,7 +390,8 @@ struct Block : Lanes<T> {
 #define SCN_JOIN_(a, b) a##_##b
 #define SCN_JOIN(a, b) SCN_JOIN_(a, b)
 #define SCN_KERNEL(T) \
-    {Block<T>::kLanes, Block<T>::condition, Conditioning<T>::scratch_size, Block<T>::scratch_size, Block<T>::solve}
+    {Block<T>::kLanes,        Block<T>::condition, Conditioning<T>::scratch_size, Block<T>::scratch_size, \
+     Block<T>::solve,         Block<T>::solve_own, ActiveSet<T>::scratch_size}
 extern const Kernel<float> SCN_JOIN(float32, SCN_ISA);
 extern const Kernel<double> SCN_JOIN(float64, SCN_ISA);
 const Kernel<float> SCN_JOIN(float32, SCN_ISA) = SCN_KERNEL(float);

@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-constexpr std::int64_t kInterfaceVersion = 2;
+constexpr std::int64_t kInterfaceVersion = 3;
 
 enum ScnNumber : std::int32_t { kFloat32 = 0, kFloat64 = 1 };
 
@@ -26,6 +26,7 @@ struct ScnCall {
     std::int64_t n_threads;          // at most this many threads, the caller's included
     std::int64_t n_signals;
     std::int64_t n_atoms;
+    std::int64_t n_grams;            // 1 for all signals, or n_signals for one each, which are solved exactly
     std::int64_t max_iter;
     double tol;                      // 0 runs all max_iter sweeps; otherwise the accuracy aimed at, relative to the codes
     double promise;                  // the largest error, relative to the codes, of what is called converged
@@ -33,7 +34,7 @@ struct ScnCall {
                                      // orthogonal atoms
     double ridge;                    // added to the diagonal of the Gram matrix, relative to it
     const void* rhs;                 // n_signals x n_atoms
-    const void* gram;                // n_atoms x n_atoms
+    const void* gram;                // n_grams x n_atoms x n_atoms
     const void* shift;               // n_atoms, or null
     const void* init;                // n_signals x n_atoms, or null
     const void* mask;                // n_signals x n_atoms for kOnSupport, otherwise null

@@ -134,14 +134,25 @@ ScnStatus status_of_exception() noexcept {
     }
 }
 
+// Sweeps or steps, counted by several threads.
+struct Counts {
+    std::atomic<std::int64_t> most{0}, total{0};
+
+    void add(std::int64_t own_most, std::int64_t own_total) {
+        total += own_total;
+        for (std::int64_t seen = most; seen < own_most && !most.compare_exchange_weak(seen, own_most);) {
+        }
+    }
+    void report(ScnCall& call) const { call.most_sweeps = most, call.total_sweeps = total; }
+};
+
 template <class T>
 struct Work {
     const Kernel<T>& kernel;
     const Problem<T>& problem;
     const std::int64_t n_blocks;
     std::atomic<std::int64_t> next_block{0};
-    std::atomic<std::int64_t> most_sweeps{0};
-    std::atomic<std::int64_t> total_sweeps{0};
+    Counts counts{};
     std::atomic<ScnStatus> status{kOk};
 };
 
@@ -160,9 +171,7 @@ void solve_blocks(Work<T>& work) {
         most = std::max(most, sweeps);
         total += sweeps * count;
     }
-    work.total_sweeps += total;
-    for (std::int64_t seen = work.most_sweeps; seen < most && !work.most_sweeps.compare_exchange_weak(seen, most);) {
-    }
+    work.counts.add(most, total);
 }
 
 template <class T>
@@ -236,16 +245,74 @@ ScnStatus solve(const Kernel<T>& kernel, ScnCall& call) {
     problem.unbounded = &unbounded;
     Work<T> work{kernel, problem, (call.n_signals + kernel.lanes - 1) / kernel.lanes};
     run_parallel(solve_region<T>, &work, call.n_threads, work.n_blocks);
-    call.most_sweeps = work.most_sweeps;
-    call.total_sweeps = work.total_sweeps;
+    work.counts.report(call);
     return work.status == kOk && unbounded ? kUnbounded : work.status.load();
+}
+
+// Problems with Gram matrices of their own.
+template <class T>
+struct OwnWork {
+    const Kernel<T>& kernel;
+    const ScnCall& call;
+    std::atomic<std::int64_t> next{0};
+    Counts counts{};
+    std::atomic<ScnStatus> status{kOk};
+};
+
+constexpr std::int64_t kOwnAtATime = 16;
+
+template <class T>
+void solve_own_ones(OwnWork<T>& work) {
+    const ScnCall& call = work.call;
+    const std::int64_t n = call.n_atoms;
+    Aligned<T> scratch(work.kernel.own_scratch(n));
+    std::int64_t most = 0, total = 0;
+    for (std::int64_t begin; (begin = work.next.fetch_add(kOwnAtATime)) < call.n_signals;)
+        for (std::int64_t i = begin; i < std::min(begin + kOwnAtATime, call.n_signals); ++i) {
+            const T* mask = call.constraint == kOnSupport ? static_cast<const T*>(call.mask) + i * n : nullptr;
+            std::int64_t n_steps = 0;
+            const OwnStatus status = work.kernel.solve_own(
+                static_cast<const T*>(call.gram) + i * n * n, static_cast<const T*>(call.rhs) + i * n,
+                static_cast<const T*>(call.shift), mask, n, call.max_iter, static_cast<T*>(call.codes) + i * n,
+                n_steps, scratch.get());
+            most = std::max(most, n_steps);
+            total += n_steps;
+            call.converged[i] = status == kOwnSolved;
+            if (status == kOwnNotConvex) work.status = kNotConvex;
+        }
+    work.counts.add(most, total);
+}
+
+template <class T>
+void solve_own_region(void* data) noexcept {
+    OwnWork<T>& work = *static_cast<OwnWork<T>*>(data);
+    try {
+        solve_own_ones(work);
+    } catch (...) {
+        work.status = status_of_exception();
+    }
+}
+
+template <class T>
+ScnStatus solve_own(const Kernel<T>& kernel, ScnCall& call) {
+    OwnWork<T> work{kernel, call};
+    run_parallel(solve_own_region<T>, &work, call.n_threads, (call.n_signals + kOwnAtATime - 1) / kOwnAtATime);
+    work.counts.report(call);
+    return work.status.load();
 }
 
 // Whether the call is one this build understands.
 bool is_known(const ScnCall& call) {
+    const bool has_own = call.n_grams == call.n_signals && !call.init && !call.scale;
+    if (call.n_grams != 1 && !has_own) return false;
     const bool known_constraint =
         call.constraint == kNonNegative || (call.constraint == kOnSupport && call.mask != nullptr);
     return known_constraint && call.isa >= kGeneric && call.isa <= best_isa();
+}
+
+template <class T>
+ScnStatus solve_with(const Kernel<T>& kernel, ScnCall& call) {
+    return call.n_grams == 1 ? solve(kernel, call) : solve_own(kernel, call);
 }
 
 ScnStatus solve_call(ScnCall& call) {
@@ -257,8 +324,8 @@ ScnStatus solve_call(ScnCall& call) {
         std::memset(call.converged, 1, static_cast<std::size_t>(call.n_signals));
         return kOk;
     }
-    if (call.number == kFloat32) return solve(*float32_kernels[call.isa], call);
-    if (call.number == kFloat64) return solve(*float64_kernels[call.isa], call);
+    if (call.number == kFloat32) return solve_with(*float32_kernels[call.isa], call);
+    if (call.number == kFloat64) return solve_with(*float64_kernels[call.isa], call);
     return kBadCall;
 }
 

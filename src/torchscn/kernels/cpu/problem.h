@@ -68,6 +68,9 @@ struct Condition {
     T overlap;        // largest norm of a row of G scaled to unit diagonal: rounding errors of a sweep grow with it
 };
 
+// What became of a problem with a Gram matrix of its own.
+enum OwnStatus : int { kOwnSolved = 0, kOwnFailed = 1, kOwnNotConvex = 2 };
+
 // One instruction set's build of the kernel for one number type.
 template <class T>
 struct Kernel {
@@ -79,6 +82,10 @@ struct Kernel {
     std::size_t (*scratch_size)(const Problem<T>&);
     // Solves signals [first, first + count), count <= lanes, and returns the sweeps used. `scratch` is 64-byte aligned.
     std::int64_t (*solve_block)(const Problem<T>&, std::int64_t first, int count, T* scratch);
+    // Solves one problem with a Gram matrix of its own in `n_steps` steps; `scratch` holds own_scratch(n) values.
+    OwnStatus (*solve_own)(const T* gram, const T* right, const T* shift, const T* mask, std::int64_t n,
+                           std::int64_t max_iter, T* codes, std::int64_t& n_steps, T* scratch);
+    std::size_t (*own_scratch)(std::int64_t n);
 };
 
 }  // namespace scn
