@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import scipy.optimize
 import torch
 from oracles import nnls
 from torch.testing import assert_close
@@ -148,3 +150,42 @@ def test_wrong_input():
         torchscn.sparse_code(torch.ones(5, 4), atoms.float())
     problem = Problem(torch.ones(5, 4), torch.eye(4).repeat(5, 1, 1))
     assert replace(problem).take(torch.tensor([1, 3])).gram.shape == (2, 4, 4)
+
+
+def exact_objective(gram: np.ndarray, rhs: np.ndarray, rounding: float) -> float:
+    """The least value of ``a G a' / 2 - rhs a'`` over ``a >= 0``, by scipy on a factor of G."""
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > rounding * values.max()
+    factor = vectors[:, kept] * np.sqrt(values[kept])
+    codes = scipy.optimize.nnls(factor.T, (vectors[:, kept] / np.sqrt(values[kept])).T @ rhs, maxiter=1000)[0]
+    return codes @ gram @ codes / 2 - rhs @ codes
+
+
+CHANGES = {
+    "random": lambda atoms: atoms,
+    "positive": lambda atoms: atoms.abs() + 1,
+    "duplicate atoms": lambda atoms: torch.cat([atoms[:, :1], atoms[:, :-1]], dim=1),
+    "multiples of one atom": lambda atoms: atoms[:, :1] * torch.linspace(0.5, 2, atoms.shape[1])[:, None],
+    "an empty atom": lambda atoms: atoms * (torch.arange(atoms.shape[1]) != 1)[:, None],
+    "nearly the same atoms": lambda atoms: atoms[:, :1] + 1e-6 * atoms,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind", CHANGES)
+@pytest.mark.parametrize(("n_atoms", "n_features", "lam1", "lam2"), [(4, 1, 0.1, 0), (9, 6, 0, 0), (6, 12, 0.1, 0.1)])
+def test_objective_is_the_least_there_is(kernel, dtype, kind, n_atoms, n_features, lam1, lam2):
+    x, atoms = problems(8, n_atoms, n_features)
+    atoms = CHANGES[kind](atoms)
+    gram = (atoms @ atoms.mT + lam2 * torch.eye(n_atoms, dtype=torch.float64)).to(dtype)
+    rhs = ((atoms @ x[..., None]).squeeze(-1) - lam1).to(dtype)
+    problem = Problem(rhs, gram)
+    result = sweeps_for(problem)(problem, RULE)
+    assert result.converged.all()
+    for codes, one, side in zip(
+        result.codes.double().numpy(), gram.double().numpy(), rhs.double().numpy(), strict=True
+    ):
+        least = exact_objective(one, side, 50 * torch.finfo(dtype).eps)
+        parts = codes @ (np.diag(one) * codes)
+        found = codes @ one @ codes / 2 - side @ codes
+        assert found - least <= 100 * torch.finfo(dtype).eps * (abs(least) + parts) + 1e-12 * abs(least)

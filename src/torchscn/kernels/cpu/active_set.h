@@ -85,8 +85,8 @@ private:
 
     OwnStatus solve_on_support(const T* mask) {
         for (std::int64_t j = 0; j < n_; ++j)
-            if (mask[j] > T(0) && inverse_norm_[j] > T(0) && !append(static_cast<std::int32_t>(j)) && is_indefinite_)
-                return kOwnNotConvex;
+            if (mask[j] > T(0) && inverse_norm_[j] > T(0)) append(static_cast<std::int32_t>(j));
+        if (is_indefinite_) return kOwnNotConvex;
         // The second time for what rounding has left.
         for (int i = 0; i < 2; ++i) {
             find_step();
@@ -108,11 +108,8 @@ private:
                 continue;
             }
             polished = false;
-            if (!append(static_cast<std::int32_t>(entering))) {
-                if (is_indefinite_) return kOwnNotConvex;
-                barred_[entering] = T(1);
-                continue;
-            }
+            append(static_cast<std::int32_t>(entering));
+            if (is_indefinite_) return kOwnNotConvex;
             bool arrived = false;
             for (; !arrived && size_ > 0 && n_steps < max_iter; ++n_steps) arrived = move();
             // Atoms that were of no use may be, now that another one has joined.
@@ -169,28 +166,37 @@ private:
         for (std::int64_t p = first; p < size_; ++p)
             if (atoms_[p] >= 0) rest_[n_rest++] = atoms_[p];
         size_ = first;
-        for (std::int64_t i = 0; i < n_rest; ++i)
-            if (!append(rest_[i])) code_[rest_[i]] = T(0);
+        for (std::int64_t i = 0; i < n_rest; ++i) append(rest_[i]);
     }
 
-    // Adds an atom to the support; false where it depends on those there, as far as rounding can tell.
-    bool append(std::int32_t atom) {
+    // Adds an atom to the support. One that depends on those there gets the smallest pivot that rounding can tell from
+    // none, so that the next step goes far along the dependence, to where another atom leaves.
+    void append(std::int32_t atom) {
         const T* row = gram_ + atom * n_;
         for (std::int64_t p = 0; p < size_; ++p) step_[p] = row[atoms_[p]];
         solve_lower();
-        const T pivot = row[atom] - dot(step_, step_, size_);
-        is_indefinite_ = pivot < -32 * rounding() * row[atom];
-        if (!(pivot > 4 * rounding() * row[atom])) return false;
+        const T pivot = row[atom] - dot(step_, step_, size_), least = 4 * rounding() * row[atom];
         for (std::int64_t p = 0; p < size_; ++p) factor_[p * n_ + size_] = step_[p];
-        inverse_[size_] = T(1) / root(pivot);
+        if (pivot < -8 * least) {
+            // Rounding of the matrix shows as often as the atoms there are needed to make up this one.
+            solve_upper();
+            T weight = 1;
+            for (std::int64_t p = 0; p < size_; ++p) weight += step_[p] > T(0) ? step_[p] : -step_[p];
+            is_indefinite_ |= pivot < -8 * least * weight * weight;
+        }
+        inverse_[size_] = T(1) / root(pivot > least ? pivot : least);
         atoms_[size_++] = atom;
-        return true;
     }
 
     // step = A^-1 gradient on the support
     void find_step() {
         for (std::int64_t p = 0; p < size_; ++p) step_[p] = gradient_[atoms_[p]];
         solve_lower();
+        solve_upper();
+    }
+
+    // step = L'^-1 step
+    void solve_upper() {
         for (std::int64_t p = size_ - 1; p >= 0; --p) {
             const T* column = factor_ + p * n_;
             step_[p] = (step_[p] - dot(column + p + 1, step_ + p + 1, size_ - p - 1)) * inverse_[p];
