@@ -4,8 +4,8 @@ Everything is computed in double precision, and on ``A`` itself where it matters
 condition. An orthogonal transformation makes tall matrices square. The normal equations then find the supports at the
 speed of the kernel, and corrections from the residual ``b - A x`` take back what they have cost (Å. Björck, Stability
 analysis of the method of seminormal equations, Linear Algebra and its Applications 88, 1987). Solutions that still do
-not fulfil the optimality conditions to rounding, and problems with matrices of their own, go through the method of
-Lawson and Hanson with QR factorisations, many at a time.
+not fulfil the optimality conditions to rounding go through the method of Lawson and Hanson with QR factorisations, many
+at a time.
 """
 
 import math
