@@ -4,13 +4,15 @@ import pytest
 import torch
 
 from torchscn.bench import run_suite, suites
-from torchscn.bench.problems import DenseProblem
+from torchscn.bench.problems import DenseProblem, ManyMatrices, Unmixing
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     """A problem that takes no time."""
     monkeypatch.setattr(suites, "DENSE", DenseProblem(n_signals=16, n_features=12, n_atoms=8))
+    monkeypatch.setattr(suites, "UNMIXING", Unmixing(n_pixels=20))
+    monkeypatch.setattr(suites, "MANY_MATRICES", (ManyMatrices(3, 4, 6),))
 
 
 def measured() -> list[str]:
@@ -23,6 +25,18 @@ def test_every_solver_is_measured_with_its_error(capsys):
     assert rows["coordinate, tol 1e-6"]["error"] < 1e-5
     assert {"SPAMS lasso", "scikit-learn lasso_cd", "scikit-learn, 30 passes"} <= rows.keys()
     assert capsys.readouterr().err == ""
+
+
+def test_non_negative_least_squares_with_their_errors():
+    rows = run_suite("nnls", rounds=1)["rows"]
+    pixels = {row["name"]: row for row in rows if "pixels" in row["problem"]}
+    matrices = {row["name"]: row for row in rows if "matrices" in row["problem"] and "gradients" not in row}
+    assert pixels["sparse_code, tol 1e-8"]["error"] < 1e-6
+    assert pixels["scipy nnls in a loop"]["error"] < 1e-10
+    assert pixels["SPAMS lasso"]["error"] < 1e-3
+    assert matrices["nonneg_qp"]["error"] < 1e-10
+    assert matrices["scipy nnls in a loop"]["error"] < 1e-10
+    assert next(row["name"] for row in rows if "gradients" in row) == "nonneg_qp"
 
 
 @pytest.mark.parametrize(

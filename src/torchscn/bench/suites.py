@@ -4,19 +4,21 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from torchscn.bench.competitors import scikit_learn, spams_lasso
+from torchscn.bench.competitors import jax_nnls, qpth_qp, scikit_learn, scipy_nnls, spams_lasso
 from torchscn.bench.competitors.authors import replace_layers
 from torchscn.bench.competitors.autograd_fista import fifty_steps
 from torchscn.bench.competitors.fused_fista import fused_fista
 from torchscn.bench.competitors.unrolled import two_steps
-from torchscn.bench.problems import DENSE, ImageBatch, layer_sizes
+from torchscn.bench.problems import DENSE, MANY_MATRICES, UNMIXING, ImageBatch, ManyMatrices, layer_sizes
 from torchscn.bench.timing import best_times, peak_memory
 from torchscn.functional import nonneg_qp, sparse_code
 from torchscn.layers import SparseCoding2d
+from torchscn.least_squares import nnls
 from torchscn.models import create_model
 from torchscn.problem import gram_matrix
 
@@ -54,6 +56,63 @@ def _dense_runs(x: Tensor, D: Tensor, lam2: float) -> dict[str, Callable[[], Ten
         runs["scikit-learn lasso_cd"] = lambda: scikit_learn.solve(*sklearn_input, 1000)
         runs["scikit-learn, 30 passes"] = lambda: scikit_learn.solve(*sklearn_input, 30)
     return runs
+
+
+def non_negative(rounds: int) -> Rows:
+    """Non-negative least squares in float64: pixels over a few similar spectra, and a matrix for every problem."""
+    rows = _unmixing_rows(rounds)
+    for problem in MANY_MATRICES:
+        rows += _many_matrices_rows(problem, rounds)
+    return rows
+
+
+def _unmixing_rows(rounds: int) -> Rows:
+    spectra, pixels = UNMIXING.make()
+    signals, atoms = pixels.mT.contiguous(), spectra.mT.contiguous()
+    runs: dict[str, Callable[[], Any]] = {
+        "sparse_code, tol 1e-8": lambda: sparse_code(signals, atoms, tol=1e-8),
+        "nnls": lambda: nnls(spectra, pixels)[0].mT,
+    }
+    if spams_lasso.PACKAGE.is_installed():
+        spams_input, n_threads = spams_lasso.prepare(signals, atoms), torch.get_num_threads()
+        runs["SPAMS lasso"] = lambda: spams_lasso.solve(*spams_input, 0.0, n_threads)
+    if scipy_nnls.PACKAGE.is_installed():
+        runs["scipy nnls in a loop"] = lambda: scipy_nnls.solve(spectra.numpy(), signals.numpy())
+    rows = _ratio_rows(best_times(runs, rounds), _largest_errors(runs, nnls(spectra, pixels)[0].mT))
+    return [{"problem": str(UNMIXING)} | row for row in rows]
+
+
+def _many_matrices_rows(problem: ManyMatrices, rounds: int) -> Rows:
+    x, atoms = problem.make()
+    rhs, gram = (atoms @ x[..., None]).squeeze(-1), atoms @ atoms.mT
+    runs: dict[str, Callable[[], Any]] = {
+        "nonneg_qp": lambda: nonneg_qp(rhs, gram),
+        "nnls": lambda: nnls(atoms.mT, x)[0],
+    }
+    with_gradients = {"nonneg_qp": _with_gradients(nonneg_qp, rhs, gram)}
+    if scipy_nnls.PACKAGE.is_installed():
+        runs["scipy nnls in a loop"] = lambda: scipy_nnls.solve(atoms.mT.numpy(), x.numpy())
+    if qpth_qp.PACKAGE.is_installed():
+        runs["qpth"] = lambda: qpth_qp.solve(rhs, gram)
+        with_gradients["qpth"] = _with_gradients(qpth_qp.solve, rhs, gram)
+    if jax_nnls.PACKAGE.is_installed():
+        runs["jaxnnls"], with_gradients["jaxnnls"] = jax_nnls.prepare(rhs, gram)
+    rows = _ratio_rows(best_times(runs, rounds), _largest_errors(runs, nnls(atoms.mT, x)[0]))
+    rows += [{"gradients": "yes"} | row for row in _ratio_rows(best_times(with_gradients, rounds), {})]
+    return [{"problem": str(problem)} | row for row in rows]
+
+
+def _largest_errors(runs: dict[str, Callable[[], Any]], exact: Tensor) -> dict[str, dict[str, float]]:
+    return {name: {"error": float(abs(np.asarray(run()) - exact.numpy()).max())} for name, run in runs.items()}
+
+
+def _with_gradients(solve: Callable[[Tensor, Tensor], Tensor], rhs: Tensor, gram: Tensor) -> Callable[[], None]:
+    leaves = rhs.clone().requires_grad_(), gram.clone().requires_grad_()
+
+    def run() -> None:
+        torch.autograd.grad(solve(*leaves).sum(), leaves)
+
+    return run
 
 
 def layers(rounds: int) -> Rows:
@@ -197,6 +256,7 @@ def _sweeps(rhs: Tensor, gram: Tensor, n: int) -> Callable[[], None]:
 
 SUITES: dict[str, Callable[[int], Rows]] = {
     "solvers": solvers,
+    "nnls": non_negative,
     "layers": layers,
     "networks": networks,
     "scaling": scaling,

@@ -23,7 +23,7 @@ def bench(
     Parameters
     ----------
     suite
-        solvers, layers, networks, scaling, memory, or all.
+        solvers, nnls, layers, networks, scaling, memory, or all.
     rounds
         Rounds in which the competitors take turns; the best time of each counts.
     threads
