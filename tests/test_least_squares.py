@@ -121,7 +121,7 @@ def test_numbers_as_people_have_them():
     assert isinstance(rnorm, float)
     assert x.tolist() == pytest.approx([1.5, 1.0])
     assert nnls(np.float32(A), np.float32(b))[0].dtype == np.float32
-    for tensors in ((torch.tensor(A), torch.tensor(b)), (torch.tensor(A).float(), np.float32(b))):
+    for tensors in ((torch.tensor(A).float(), torch.tensor(b).float()), (torch.tensor(A).float(), np.float32(b))):
         found, misfit = nnls(*tensors)
         assert found.dtype == torch.float32
         assert misfit.shape == ()
@@ -228,3 +228,31 @@ def test_too_few_iterations():
 def test_is_public():
     assert torchscn.nnls is nnls
     assert math.isclose(torchscn.nnls(np.eye(2), np.array([3.0, 4]))[1], 0, abs_tol=1e-15)
+
+
+def test_exactly_dependent_columns():
+    rng = np.random.default_rng(8)
+    A = rng.integers(-1, 2, size=(600, 4, 8)).astype(float)
+    b = rng.integers(-2, 3, size=(600, 4)).astype(float)
+    x, rnorm = nnls(A, b)
+    assert x.max() < 100
+    for i in range(0, 600, 3):
+        wanted = oracle(A[i], b[i])[0]
+        assert rnorm[i] <= np.linalg.norm(A[i] @ wanted - b[i]) + 1e-12
+        assert nnls(A[i], b[i])[1] == pytest.approx(rnorm[i], abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-120, 1e120, 1e200])
+def test_numbers_whose_squares_overflow_or_vanish(size):
+    rng = np.random.default_rng(9)
+    A, b = rng.normal(size=(6, 3)), rng.normal(size=6)
+    x, rnorm = nnls(A, b)
+    cases = ((A, size * b, size, size), (size * A, size * b, 1, size), (size * A, b, 1 / size, 1))
+    for matrix, side, factor, misfit in cases:
+        found, found_rnorm = nnls(matrix, side)
+        np.testing.assert_allclose(found, factor * x, rtol=1e-12)
+        assert found_rnorm == pytest.approx(misfit * rnorm, rel=1e-12)
+
+
+def test_integers_keep_all_digits():
+    assert nnls(torch.tensor([[1]]), torch.tensor([2**24 + 1]))[0].item() == 2**24 + 1

@@ -189,3 +189,61 @@ def test_objective_is_the_least_there_is(kernel, dtype, kind, n_atoms, n_feature
         parts = codes @ (np.diag(one) * codes)
         found = codes @ one @ codes / 2 - side @ codes
         assert found - least <= 100 * torch.finfo(dtype).eps * (abs(least) + parts) + 1e-12 * abs(least)
+
+
+def test_wide_dictionaries_without_penalties(kernel):
+    x, atoms = problems(800, 12, 6)
+    solution = torchscn.solve(x.abs(), atoms)
+    assert solution.converged.all()
+    assert solution.residual.max() <= 1e-9 * solution.codes.max()
+
+
+def test_tiny_atoms_do_not_hide_the_others(kernel):
+    atoms = torch.eye(3)
+    atoms[2] *= 1e-6
+    x = torch.tensor([[0.15, 0.9, 0.0]] * 2)
+    found = torchscn.sparse_code(x, atoms.expand(2, 3, 3), lam1=0.1)
+    assert_close(found, torch.tensor([[0.05, 0.8, 0.0]] * 2), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("max_iter", [1, 2, 3, 5])
+def test_stopped_codes_are_not_called_converged(kernel, max_iter):
+    generator = torch.Generator().manual_seed(3)
+    atoms = torch.rand(500, 8, 10, generator=generator, dtype=torch.float64)
+    x = torch.randn(500, 10, generator=generator, dtype=torch.float64) + 0.3
+    stopped, exact = torchscn.solve(x, atoms, max_iter=max_iter), torchscn.solve(x, atoms)
+    done = stopped.converged
+    assert 0 < done.sum() < 500
+    assert_close(stopped.codes[done], exact.codes[done], atol=1e-9, rtol=1e-9)
+
+
+def test_more_atoms_than_steps_by_default(kernel):
+    n = 1100 if kernel != "torch" else 40
+    solution = torchscn.solve(torch.ones(2, n), torch.eye(n).expand(2, n, n))
+    assert solution.converged.all()
+    assert (solution.codes == 1).all()
+
+
+def test_atoms_lost_to_underflow_are_scaled(kernel):
+    atoms = 1e-30 * torch.eye(2)
+    assert_close(torchscn.sparse_code(torch.ones(2, 2), atoms.expand(2, 2, 2)), torch.full((2, 2), 1e30))
+
+
+def test_other_transforms_over_own_dictionaries():
+    x, atoms = problems(5, 4, 6)
+    many = torch.stack([x, 2 * x, x + 1])
+
+    def code(signal, dictionary, lam1=0.1):
+        return torchscn.sparse_code(signal, dictionary, lam1)
+
+    one_by_one = torch.stack([code(one, atoms) for one in many])
+    assert_close(torch.func.vmap(lambda one: code(one, atoms))(many), one_by_one)
+    penalties = torch.tensor([0.1, 0.2], dtype=torch.float64)
+    by_penalty = torch.func.vmap(lambda lam1: code(x, atoms, lam1))(penalties)
+    assert_close(by_penalty, torch.stack([code(x, atoms, float(lam1)) for lam1 in penalties]))
+    nested = torch.func.vmap(lambda one: torch.func.vmap(lambda d: code(one, d))(atoms))(x)
+    assert_close(nested, torch.stack([code(one.expand(5, 6), atoms) for one in x]))
+    jacobian = torch.func.jacrev(lambda d: code(x, d))(atoms)
+    assert_close(jacobian, torch.autograd.functional.jacobian(lambda d: code(x, d), atoms))
+    by_fista = torch.func.vmap(lambda s, d: torchscn.sparse_code(s, d, 0.1, solver="fista", tol=1e-10))(x, atoms)
+    assert_close(by_fista, code(x, atoms), atol=1e-7, rtol=1e-7)

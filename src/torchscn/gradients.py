@@ -35,6 +35,7 @@ GradientRule = Callable[[Problem, Options], Tensor]
 GRADIENT_RULES: Registry[GradientRule] = Registry("grad")
 
 _BACKWARD_TOL = 1e-6  # of the backward system when the forward ran a fixed number of steps
+_TAKE_OWN_MATRICES = ("auto", "active_set", "coordinate")  # solvers for which every signal may have a matrix of its own
 # Its tolerance otherwise, relative to the forward one: the support found by the forward solve limits the gradient more
 # than the accuracy of this system does (docs/speed.md has the numbers).
 _LOOSER = 5.0
@@ -151,20 +152,13 @@ class _SolveTransformed(torch.autograd.Function):
             in_dims = (0, in_dims[1], None, *in_dims[3:])
         solve = _SolveTransformed.apply
         per_signal = [0, 3, *range(6, len(inputs))] if CONSTRAINTS[inputs[5]].per_signal else [0, 3]
-        if all(dim is None for i, dim in enumerate(in_dims) if i not in per_signal):
-            rows = list(inputs)
+        takes_own = in_dims[1] is None or inputs[4].solver in _TAKE_OWN_MATRICES
+        if takes_own and all(dim is None for i, dim in enumerate(in_dims) if i not in (1, *per_signal)):
+            rows, n_signals = list(inputs), inputs[0].shape[0 if in_dims[0] is None else 1]
+            rows[1] = _fold_matrices(inputs[1], in_dims[1] is not None, info.batch_size, n_signals)
             for i in per_signal:
                 rows[i] = _fold(inputs[i], in_dims[i] is not None, info.batch_size)
             codes = solve(*rows)  # type: ignore[no-untyped-call]
-            return codes.unflatten(0, (info.batch_size, len(codes) // max(info.batch_size, 1))), 0
-        if in_dims[1] is not None and inputs[1].dim() == 3:
-            # A matrix for every signal.
-            n_signals = inputs[0].shape[0 if in_dims[0] is None else 1]
-            gram = inputs[1][:, None].expand(info.batch_size, n_signals, *inputs[1].shape[1:]).flatten(0, 1)
-            own = [gram if i == 1 else value for i, value in enumerate(inputs)]
-            for i in per_signal:
-                own[i] = _fold(inputs[i], in_dims[i] is not None, info.batch_size)
-            codes = solve(*own)  # type: ignore[no-untyped-call]
             return codes.unflatten(0, (info.batch_size, n_signals)), 0
         one_by_one = [
             solve(*(value if dim is None else value[i] for value, dim in zip(inputs, in_dims, strict=True)))  # type: ignore[no-untyped-call]
@@ -188,6 +182,13 @@ def _fold(value: Tensor | None, is_batched: bool, batch_size: int) -> Tensor | N
     if value is None:
         return None
     return (value if is_batched else value.expand(batch_size, *value.shape)).flatten(0, 1)
+
+
+def _fold_matrices(gram: Tensor, is_batched: bool, batch_size: int, n_signals: int) -> Tensor:
+    """The matrix for all rows of a folded batch, or, where there are several, one for every row."""
+    if not is_batched:
+        return gram if gram.dim() == 2 else gram.repeat(batch_size, 1, 1)
+    return (gram if gram.dim() == 4 else gram[:, None].expand(-1, n_signals, -1, -1)).flatten(0, 1)
 
 
 def _solve(

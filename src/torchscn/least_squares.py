@@ -23,7 +23,7 @@ from torchscn.kernels import active_kernel
 from torchscn.options import Options
 from torchscn.problem import OnSupport, Problem
 from torchscn.solvers import SOLVERS
-from torchscn.tensors import as_rows, is_transformed, no_autocast
+from torchscn.tensors import as_rows, is_readable, is_transformed, no_autocast
 
 __all__ = ["nnls"]
 
@@ -73,8 +73,11 @@ def nnls(A: Any, b: Any, maxiter: int | None = None) -> tuple[Any, Any]:
     _check_shapes(matrix, sides, is_vector)
     matrix, sides = matrix.double(), (sides[..., None] if is_vector else sides).double()
     with no_autocast(sides):
+        matrix_unit, unit = _unit(matrix, (-2, -1)), _unit(sides, (-2,))
+        matrix, sides = _divided(matrix, matrix_unit), _divided(sides, unit)
         x = _solve(matrix, sides, maxiter)
         rnorm = _in_pieces(lambda b, z: torch.linalg.vector_norm(b - matrix @ z, dim=-2), sides, x)
+        x, rnorm = _divided(x, matrix_unit / unit), rnorm * unit.squeeze(-2)
     x, rnorm = x.to(dtype), rnorm.to(dtype)
     if is_vector:
         x, rnorm = x.squeeze(-1), rnorm.squeeze(-1)
@@ -105,7 +108,7 @@ def _as_tensor(name: str, value: Any, device: torch.device | None) -> Tensor:
         value = torch.as_tensor(array if usable else array.copy(), device=device)
     if value.is_complex():
         raise TypeError(f"{name} must hold real numbers; got {str(value.dtype).removeprefix('torch.')}.")
-    kept: Tensor = value if value.dtype in (torch.float32, torch.float64) else value.to(torch.get_default_dtype())
+    kept: Tensor = value if value.dtype in (torch.float32, torch.float64) else value.double()
     return kept
 
 
@@ -126,6 +129,23 @@ def _check_shapes(matrix: Tensor, sides: Tensor, is_vector: bool) -> None:
             torch.broadcast_shapes(matrix.shape[:-2], sides.shape[:-2])
         except RuntimeError:
             raise ValueError(f"the batches of A and b do not go together {shapes}.") from None
+
+
+def _unit(values: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """1; a power of two where numbers are so large or so small that their squares would overflow or vanish."""
+    size = torch.linalg.vector_norm(values.detach(), torch.inf, dim=dims, keepdim=True)
+    return torch.where((size > 1e100) | (size < 1e-100), _power_of_two(size), 1.0)
+
+
+def _power_of_two(size: Tensor) -> Tensor:
+    """The power of two next to every size; 1 for zero and for what is not finite."""
+    power = torch.exp2(torch.frexp(size).exponent.to(size.dtype))
+    return torch.where((size > 0) & torch.isfinite(power), power, 1.0)
+
+
+def _divided(values: Tensor, units: Tensor) -> Tensor:
+    """Divided where there is something to divide by: most right-hand sides need no copy."""
+    return values if is_readable(units) and bool((units == 1).all()) else values / units
 
 
 def _in_pieces(function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
@@ -251,9 +271,8 @@ class _Problems:
     @classmethod
     def make(cls, matrix: Tensor, rows: Tensor) -> "_Problems":
         """Scale the columns by powers of two, which costs no accuracy, and make a tall matrix for all square."""
-        norms = torch.linalg.vector_norm(matrix, dim=-2)
+        scale = _power_of_two(torch.linalg.vector_norm(matrix, torch.inf, dim=-2))
         sizes = _in_pieces(lambda b: torch.linalg.vector_norm(b, dim=-2), rows.mT)[:, None]
-        scale = torch.where((norms > 0) & torch.isfinite(norms), torch.exp2(torch.frexp(norms).exponent.double()), 1.0)
         problems = cls(matrix / scale[:, None, :], scale, rows, sizes)
         return problems.squared() if len(matrix) == 1 else problems
 
@@ -356,15 +375,14 @@ class _Pivoting:
         self.problems, self.codes = problems, codes
         self.free = codes > 0
         self.refused = torch.zeros_like(self.free)  # columns that led to nothing better, from the last optimum on
-        self.optimum, self.residual = (
-            codes,
-            torch.full_like(problems.rows, torch.inf),
-        )  # the last one, and b - A x there
+        # The last optimum on free columns, b - A x there, and its norm.
+        self.optimum, self.residual = codes, torch.zeros_like(problems.rows)
+        self.least = torch.full_like(codes[:, :1], torch.inf)
 
     def take(self, chosen: Tensor) -> "_Pivoting":
         """The chosen problems."""
         other = _Pivoting(self.problems.take(chosen), self.codes[chosen])
-        for name in ("free", "refused", "optimum", "residual"):
+        for name in ("free", "refused", "optimum", "residual", "least"):
             setattr(other, name, getattr(self, name)[chosen])
         return other
 
@@ -384,13 +402,16 @@ class _Pivoting:
 
     def _compare(self, arrived: Tensor, residual: Tensor) -> None:
         """Go back to the last optimum where the new one is not better, which is rounding."""
-        better = arrived & (_norms(residual) < (1 - 4 * _EPS) * _norms(self.residual))
+        # Of the codes as they are: along dependent columns they can be so large that rounding is all that is left.
+        misfit = _norms(self.problems.residual(self.codes))
+        better = arrived & (misfit < (1 - 4 * _EPS) * self.least)
         worse = arrived & ~better
         self.refused = torch.where(worse, self.refused | (self.codes > 0) & (self.optimum == 0), self.refused & ~better)
         self.codes = torch.where(worse, self.optimum, self.codes)
         self.free = torch.where(worse, self.optimum > 0, self.free)
         self.optimum = torch.where(better, self.codes, self.optimum)
         self.residual = torch.where(better, residual, self.residual)
+        self.least = torch.where(better, misfit, self.least)
 
     def _free_another(self, arrived: Tensor) -> Tensor:
         """Free the steepest column where the codes are optimal on the free ones; returns where there is none."""

@@ -252,12 +252,17 @@ def _config_kind(good: Path, folder: Path) -> Kind:
 
 def _metrics_kind(good: Path, folder: Path) -> Kind:
     path = _copy_of(good, folder, finished=True) / "metrics.jsonl"
-    checks = (
-        Check(partial(_check_metrics, path)),
+    return Kind("metrics of a run", path.read_bytes(), mutate_lines, _checks_beside(good, path, _check_metrics))
+
+
+def _checks_beside(good: Path, path: Path, check: Callable[[Path, bytes], None]) -> tuple[Check, ...]:
+    """Checks of a record that lies beside the weights: its own, that the tools read it, and that a run resumes."""
+    weights = (good / "model.safetensors").read_bytes()
+    return (
+        Check(partial(check, path)),
         Check(partial(_check_recordable, path)),
-        Check(partial(_resume, folder, path, (good / "model.safetensors").read_bytes()), RESUME_EVERY),
+        Check(partial(_resume, path.parent, path, weights), RESUME_EVERY),
     )
-    return Kind("metrics of a run", path.read_bytes(), mutate_lines, checks)
 
 
 def _check_metrics(path: Path, content: bytes) -> None:
@@ -293,12 +298,7 @@ def _check_recordable(path: Path, content: bytes) -> None:
 
 def _environment_kind(good: Path, folder: Path) -> Kind:
     path = _copy_of(good, folder, finished=True) / "environment.json"
-    checks = (
-        Check(partial(_check_environment, path)),
-        Check(partial(_check_recordable, path)),
-        Check(partial(_resume, folder, path, (good / "model.safetensors").read_bytes()), RESUME_EVERY),
-    )
-    return Kind("environment of a run", path.read_bytes(), mutate_json, checks)
+    return Kind("environment of a run", path.read_bytes(), mutate_json, _checks_beside(good, path, _check_environment))
 
 
 def _check_environment(path: Path, content: bytes) -> None:

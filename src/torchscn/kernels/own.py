@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torchscn.kernels.rule import NOT_CONVEX, SweepRule
+from torchscn.kernels.rule import NOT_CONVEX, SweepRule, VanishingAtomError
 from torchscn.problem import OnSupport, Problem, Result
 
 __all__ = ["torch_active_set"]
@@ -24,6 +24,10 @@ def torch_active_set(problem: Problem, rule: SweepRule) -> Result:
         search.solve_on_support(problem.constraint.mask > 0)
         done, n_iter = torch.ones_like(finite), 1
     else:
+        if bool(
+            ((energy <= torch.finfo(gram.dtype).tiny / torch.finfo(gram.dtype).eps) & (problem.linear() > 0)).any()
+        ):
+            raise VanishingAtomError
         done, n_iter = search.descend(rule.max_iter)
     codes = torch.where(finite[:, None], search.codes / norms, torch.nan)
     return Result(problem.finish(codes), done & finite, n_iter, float(n_iter))
@@ -54,7 +58,7 @@ class _Search:
     def descend(self, max_iter: int) -> tuple[Tensor, int]:
         """Which problems are solved, and the steps that took."""
         entering = self._free_another(torch.ones_like(self.free[:, 0]))
-        n_iter = 0
+        n_iter, settled = 0, ~self.free.any(-1)
         while n_iter < max_iter and bool(self.free.any()):
             arrived = self._move()
             joined = arrived & (self.codes.gather(-1, entering) > 0).squeeze(-1)
@@ -62,14 +66,23 @@ class _Search:
             before = self.free
             following = self._free_another(arrived)
             entering = torch.where(arrived[:, None], following, entering)
+            settled = arrived & (before == self.free).all(-1)
             n_iter += 1
-            if bool(arrived.all()) and bool((before == self.free).all()):
+            if bool(settled.all()):
                 break
-        return ~self._useful().any(-1), n_iter
+        self._polish()
+        return settled, n_iter
+
+    def _polish(self) -> None:
+        """Once more at the end, for what rounding and the ridge have left, where all codes stay positive."""
+        for _ in range(2):
+            moved = self.codes + self._step()
+            allowed = ((moved > 0) | ~self.free).all(-1, keepdim=True)
+            self.codes = torch.where(allowed & self.free, moved, self.codes)
 
     def _useful(self) -> Tensor:
         """Atoms off the support that lower the objective beyond rounding."""
-        size = self.right.abs().amax(-1, keepdim=True) + self.codes.sum(-1, keepdim=True)
+        size = self.right.abs() + self.codes.sum(-1, keepdim=True)
         above = self.gradient() > 8 * torch.finfo(size.dtype).eps * size
         return above & ~self.free & ~self.barred & self.usable
 

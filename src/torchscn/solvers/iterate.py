@@ -34,10 +34,15 @@ def sweep_rule(problem: Problem, options: Options, finishes: bool = False) -> Sw
         tol=tol,
         promise=tol * (_PROMISE_ON_SUPPORT if isinstance(problem.constraint, OnSupport) else _PROMISE),
         rounding=_NOISE * rounding,
-        max_iter=_MAX_SWEEPS if options.max_iter is None else options.max_iter,
+        max_iter=_most_iterations(problem) if options.max_iter is None else options.max_iter,
         by_block=options.stop == "block",
         finishes=finishes,
     )
+
+
+def _most_iterations(problem: Problem) -> int:
+    # Where every signal has a matrix of its own, an iteration adds an atom to the support or takes one off.
+    return _MAX_SWEEPS if problem.gram.dim() == 2 else _MAX_SWEEPS + 20 * problem.gram.shape[-1]
 
 
 def rounding_level(gram: Tensor) -> float:

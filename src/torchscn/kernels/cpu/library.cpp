@@ -174,11 +174,12 @@ void solve_blocks(Work<T>& work) {
     work.counts.add(most, total);
 }
 
-template <class T>
-void solve_region(void* data) noexcept {
-    Work<T>& work = *static_cast<Work<T>*>(data);
+// kRun on the work at `data`, for several threads: what is thrown becomes the work's status.
+template <class W, void (*kRun)(W&)>
+void run_guarded(void* data) noexcept {
+    W& work = *static_cast<W*>(data);
     try {
-        solve_blocks(work);
+        kRun(work);
     } catch (...) {
         work.status = status_of_exception();
     }
@@ -244,7 +245,7 @@ ScnStatus solve(const Kernel<T>& kernel, ScnCall& call) {
     unsigned char unbounded = 0;
     problem.unbounded = &unbounded;
     Work<T> work{kernel, problem, (call.n_signals + kernel.lanes - 1) / kernel.lanes};
-    run_parallel(solve_region<T>, &work, call.n_threads, work.n_blocks);
+    run_parallel(run_guarded<Work<T>, solve_blocks<T>>, &work, call.n_threads, work.n_blocks);
     work.counts.report(call);
     return work.status == kOk && unbounded ? kUnbounded : work.status.load();
 }
@@ -279,24 +280,16 @@ void solve_own_ones(OwnWork<T>& work) {
             total += n_steps;
             call.converged[i] = status == kOwnSolved;
             if (status == kOwnNotConvex) work.status = kNotConvex;
+            if (status == kOwnUnbounded) work.status = kUnbounded;
         }
     work.counts.add(most, total);
 }
 
 template <class T>
-void solve_own_region(void* data) noexcept {
-    OwnWork<T>& work = *static_cast<OwnWork<T>*>(data);
-    try {
-        solve_own_ones(work);
-    } catch (...) {
-        work.status = status_of_exception();
-    }
-}
-
-template <class T>
 ScnStatus solve_own(const Kernel<T>& kernel, ScnCall& call) {
     OwnWork<T> work{kernel, call};
-    run_parallel(solve_own_region<T>, &work, call.n_threads, (call.n_signals + kOwnAtATime - 1) / kOwnAtATime);
+    run_parallel(run_guarded<OwnWork<T>, solve_own_ones<T>>, &work, call.n_threads,
+                 (call.n_signals + kOwnAtATime - 1) / kOwnAtATime);
     work.counts.report(call);
     return work.status.load();
 }

@@ -69,7 +69,7 @@ struct Condition {
 };
 
 // What became of a problem with a Gram matrix of its own.
-enum OwnStatus : int { kOwnSolved = 0, kOwnFailed = 1, kOwnNotConvex = 2 };
+enum OwnStatus : int { kOwnSolved = 0, kOwnFailed = 1, kOwnNotConvex = 2, kOwnUnbounded = 3 };
 
 // One instruction set's build of the kernel for one number type.
 template <class T>
