@@ -271,7 +271,8 @@ class _Problems:
     @classmethod
     def make(cls, matrix: Tensor, rows: Tensor) -> "_Problems":
         """Scale the columns by powers of two, which costs no accuracy, and make a tall matrix for all square."""
-        scale = _power_of_two(torch.linalg.vector_norm(matrix, torch.inf, dim=-2))
+        scale = _power_of_two(torch.linalg.vector_norm(matrix, torch.inf, dim=-2))  # so that no square can overflow
+        scale = scale * _power_of_two(torch.linalg.vector_norm(matrix / scale[:, None, :], dim=-2))
         sizes = _in_pieces(lambda b: torch.linalg.vector_norm(b, dim=-2), rows.mT)[:, None]
         problems = cls(matrix / scale[:, None, :], scale, rows, sizes)
         return problems.squared() if len(matrix) == 1 else problems

@@ -106,8 +106,7 @@ private:
             if (entering < 0) {
                 if (polished || size_ == 0) return kOwnSolved;
                 // Once more at the end, for what rounding has left.
-                polished = true;
-                move();
+                polished = arrived = move();
                 ++n_steps;
                 continue;
             }
