@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 import pytest
+import scipy.optimize
+import scipy.optimize.tests.test_nnls as scipy_tests
 import torch
 from torch.testing import assert_close
 
 import torchscn
 from torchscn import nnls
-
-scipy_optimize = pytest.importorskip("scipy.optimize")
-scipy_tests = pytest.importorskip("scipy.optimize.tests.test_nnls")
 
 DIFFERENT = {
     "test_atol_deprecation_warning",  # an argument that scipy wants to get rid of
@@ -38,7 +37,7 @@ def matrix_of_condition(condition: float, n_rows: int, n_columns: int, seed: int
 
 def oracle(A, b):
     """scipy's answer with more iterations than it takes by default."""
-    return scipy_optimize.nnls(A, b, maxiter=100 * A.shape[1])
+    return scipy.optimize.nnls(A, b, maxiter=100 * A.shape[1])
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-2])

@@ -27,6 +27,7 @@ LAYERS = [
     "solvers",
     "gradients",
     "functional",
+    "lawson_hanson",
     "least_squares",
     "patches",
     "layers",

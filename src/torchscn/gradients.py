@@ -23,7 +23,7 @@ from torch import Tensor
 
 from torchscn.checks import Registry
 from torchscn.options import Options
-from torchscn.problem import CONSTRAINTS, OnSupport, Problem
+from torchscn.problem import CONSTRAINTS, OnSupport, Problem, row_products
 from torchscn.solvers import SOLVERS
 from torchscn.tensors import is_transformed
 
@@ -136,7 +136,7 @@ class _SolveTransformed(torch.autograd.Function):
         own_gram, codes, *bounds = ctx.saved_tensors
         change = torch.zeros_like(codes) if rhs is None else rhs
         change = change if shift is None else change - shift
-        change = change if gram is None else change - _row_products(codes, gram)
+        change = change if gram is None else change - row_products(codes, gram)
         return implicit(_on_support(ctx, change, own_gram, codes, bounds), _backward_options(ctx.options))
 
     @staticmethod
@@ -218,11 +218,6 @@ def _backward(ctx: Any, grad: Tensor, solve: GradientRule) -> tuple[Tensor | Non
     grad_gram = -_outer_products(gamma, codes, own=gram.dim() == 3) if ctx.needs_input_grad[1] else None
     grad_shift = -gamma.sum(0) if ctx.has_shift and ctx.needs_input_grad[2] else None
     return gamma, grad_gram, grad_shift
-
-
-def _row_products(codes: Tensor, gram: Tensor) -> Tensor:
-    """Every row of ``codes`` times the matrix for all, or its own."""
-    return codes @ gram if gram.dim() == 2 else (codes[:, None, :] @ gram).squeeze(1)
 
 
 def _outer_products(rows: Tensor, codes: Tensor, own: bool) -> Tensor:

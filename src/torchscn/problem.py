@@ -32,6 +32,8 @@ __all__ = [
     "kkt_residual",
     "normal_form",
     "objective",
+    "power_of_two",
+    "row_products",
 ]
 
 
@@ -261,8 +263,7 @@ class Problem:
 
     def gradient(self, codes: Tensor) -> Tensor:
         """Gradient of the objective in the codes."""
-        products = codes @ self.gram if self.gram.dim() == 2 else (codes[:, None, :] @ self.gram).squeeze(1)
-        return products - self.linear()
+        return row_products(codes, self.gram) - self.linear()
 
     def residual(self, codes: Tensor) -> Tensor:
         """Distance from optimality of every signal: the largest entry of the constraint's residual."""
@@ -281,7 +282,7 @@ class Problem:
         energy, limits = self.gram.diagonal(), torch.finfo(self.gram.dtype)
         if self.constraint.kind != NonNegative.kind:
             return torch.zeros((), dtype=torch.bool, device=energy.device)
-        vanishing = (energy <= limits.tiny / limits.eps) | (energy / _power_of_two(energy.amax()) <= limits.tiny)
+        vanishing = (energy <= limits.tiny / limits.eps) | (energy / power_of_two(energy.amax()) <= limits.tiny)
         return ((self.linear() > 0).any(0) & vanishing).any()
 
     def start(self) -> Tensor | None:
@@ -304,8 +305,8 @@ class Problem:
         that knows sizes, nothing is scaled.
         """
         linear, gram = self.linear().nan_to_num(0, 0, 0), self.gram.nan_to_num(0, 0, 0)
-        energy = _power_of_two(gram.detach().diagonal().amax())
-        size = _power_of_two(self.constraint.pull(linear.detach()).amax(-1, keepdim=True))
+        energy = power_of_two(gram.detach().diagonal().amax())
+        size = power_of_two(self.constraint.pull(linear.detach()).amax(-1, keepdim=True))
         if not self.constraint.is_cone:
             energy, size = torch.ones_like(energy), torch.ones_like(size)
         # Very negative numbers keep codes at zero just as well when they are cut off before they overflow; starts so
@@ -327,9 +328,15 @@ class Problem:
         return codes if self.affine is None else codes * self.affine.scale + self.affine.offset
 
 
-def _power_of_two(size: Tensor) -> Tensor:
-    """The power of two next to every size, 1 for zero."""
-    return torch.where(size > 0, torch.exp2(torch.frexp(size).exponent.to(size.dtype)), 1.0)
+def power_of_two(size: Tensor) -> Tensor:
+    """The power of two next to every size; 1 for zero and for what is not finite."""
+    power = torch.exp2(torch.frexp(size).exponent.to(size.dtype))
+    return torch.where((size > 0) & torch.isfinite(power), power, 1.0)
+
+
+def row_products(codes: Tensor, gram: Tensor) -> Tensor:
+    """Every row of ``codes`` times the matrix for all, or its own."""
+    return codes @ gram if gram.dim() == 2 else (codes[:, None, :] @ gram).squeeze(1)
 
 
 class Result(NamedTuple):
