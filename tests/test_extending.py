@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import torchscn
+from torchscn.constraints import CONSTRAINTS
 from torchscn.data import catalog
 from torchscn.gradients import GRADIENT_RULES
 from torchscn.models import MODELS
-from torchscn.problem import CONSTRAINTS
 from torchscn.solvers import SOLVERS
 from torchscn.training import TrainConfig, train
 
@@ -63,6 +63,7 @@ def test_a_constraint_compiles(page):
         None,
         "capped",
         problem.constraint.cap,
+        None,
         None,
         "fista",
         1e-6,

@@ -19,9 +19,10 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
+from torchscn.constraints import Constraint, NonNegative, OnSupport
 from torchscn.kernels import SweepRule, active_kernel, available_kernels, cpu, sweeps_for
 from torchscn.kernels.torch import torch_sweeps
-from torchscn.problem import Affine, Constraint, NonNegative, OnSupport, Problem, Result, normal_form
+from torchscn.problem import Affine, Problem, Result, normal_form
 
 ROOT = Path(__file__).parent.parent
 CHECK_PROGRAM = ROOT / "tests" / "kernel_check.cpp"

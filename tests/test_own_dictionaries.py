@@ -10,8 +10,9 @@ from oracles import nnls
 from torch.testing import assert_close
 
 import torchscn
+from torchscn.constraints import OnSupport
 from torchscn.kernels import SweepRule, available_kernels, sweeps_for
-from torchscn.problem import OnSupport, Problem
+from torchscn.problem import Problem
 
 RULE = SweepRule(tol=1e-10, max_iter=10_000)
 

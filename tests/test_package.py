@@ -20,8 +20,9 @@ LAYERS = [
     "data",
     "checks",
     "options",
-    "problem",
     "tensors",
+    "constraints",
+    "problem",
     "kernels",
     "environment",
     "solvers",
@@ -42,7 +43,7 @@ LAYERS = [
 ]
 # What the maintainers promised themselves about the size of signatures.
 MOST_WITH_TOL_AND_MAX_ITER = 11
-MOST_WITH_MANY_ARGUMENTS = 6
+MOST_WITH_MANY_ARGUMENTS = 7
 MANY_ARGUMENTS = 8
 
 SMOKE = """

@@ -6,7 +6,8 @@ from problems import random_dictionary, signals
 from torch.testing import assert_close
 
 import torchscn
-from torchscn.problem import CONSTRAINTS, Affine, NonNegative, OnSupport, Problem, gram_matrix, normal_form
+from torchscn.constraints import CONSTRAINTS, NonNegative, OnSupport
+from torchscn.problem import Affine, Problem, gram_matrix, normal_form
 
 
 def make(constraint, n_atoms=6):

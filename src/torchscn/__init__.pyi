@@ -4,6 +4,9 @@ from torchscn import solvers as solvers
 from torchscn import training as training
 from torchscn.certificates import LayerCertificate as LayerCertificate
 from torchscn.certificates import certify as certify
+from torchscn.constraints import Bounds as Bounds
+from torchscn.constraints import NonNegative as NonNegative
+from torchscn.constraints import SumTo as SumTo
 from torchscn.functional import nonneg_qp as nonneg_qp
 from torchscn.functional import solve as solve
 from torchscn.functional import sparse_code as sparse_code

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from torchscn.constraints import Constraint, NonNegative, as_constraint, per_code
 from torchscn.gradients import GRADIENT_RULES
 from torchscn.kernels import VanishingAtomError
 from torchscn.options import Options
-from torchscn.problem import NonNegative, Problem, Solution, gram_matrix
+from torchscn.problem import Problem, Solution, gram_matrix
 from torchscn.solvers import SOLVERS
 from torchscn.tensors import (
     as_rows,
@@ -29,6 +30,7 @@ __all__ = [
     "enlarged",
     "nonneg_qp",
     "normal_problem",
+    "scaled_constraint",
     "solve",
     "sparse_code",
 ]
@@ -45,18 +47,21 @@ def sparse_code(
     max_iter: int | None = None,
     grad: str = "implicit",
     init: Tensor | None = None,
+    constraint: str | Constraint = "non_negative",
 ) -> Tensor:
-    r"""Non-negative sparse codes of ``x``, differentiable in ``x``, ``dictionary``, ``lam1`` and ``lam2``.
+    r"""Sparse codes of ``x``, differentiable in ``x``, ``dictionary``, ``lam1``, ``lam2`` and bounds.
 
-    Solves :math:`\min_{a \ge 0} \tfrac12 \|x - a D\|^2 + \sum_j \lambda_{1,j} a_j + \tfrac{\lambda_2}{2} \|a\|^2` for
-    every signal. With both penalties 0 this is non-negative least squares.
+    Solves :math:`\min_a \tfrac12 \|x - a D\|^2 + \sum_j \lambda_{1,j} |a_j| + \tfrac{\lambda_2}{2} \|a\|^2` for every
+    signal, over :math:`a \ge 0` unless another constraint is chosen. With both penalties 0 this is non-negative least
+    squares.
 
     Args:
         x: signals ``(..., n_features)``, float32 or float64.
         dictionary: atoms as rows ``(n_atoms, n_features)``; or a batch of dictionaries ``(..., n_atoms, n_features)``,
             for one signal each (``x`` has a dimension less) or several each, ``x`` of shape ``(..., k, n_features)``.
             Those are solved exactly, whatever ``tol`` and ``init`` say.
-        lam1: l1 penalty: a number, a scalar tensor, or one value per atom ``(n_atoms,)``; numbers must not be negative.
+        lam1: l1 penalty: a number, a scalar tensor, one value per atom ``(n_atoms,)``, or a tensor that broadcasts
+            against the codes, ``(..., 1)`` for one per signal; numbers must not be negative.
         lam2: l2 penalty: a number or a scalar tensor. If it is above 0, the code is unique.
         solver: one of :func:`torchscn.list_solvers`.
         tol: relative accuracy of the codes. Where ``converged`` (of :func:`solve`) is True, they are within ten times
@@ -66,6 +71,10 @@ def sparse_code(
         grad: ``"implicit"`` differentiates the optimality conditions, ``"unrolled"`` every step of
             ``solver="fista"``.
         init: codes to start from, shaped like the result.
+        constraint: which codes are allowed. ``"non_negative"``; ``"signed"``, all of them, so that the penalties make
+            the classical lasso and elastic net; ``"sum_to_one"``, non-negative ones that sum to one; or an object with
+            numbers of its own, :class:`torchscn.Bounds` or :class:`torchscn.SumTo`. Sums are solved exactly, whatever
+            ``tol`` says, unless ``solver="fista"``.
 
     Returns:
         Codes ``(..., n_atoms)``. A signal with NaN or infinity gets NaN codes; the others are not affected.
@@ -80,7 +89,8 @@ def sparse_code(
         >>> sparse_code(torch.tensor([3.0, 4.0]), dictionary, lam1=0.5, tol=1e-6)
         tensor([0.0000, 0.0000, 4.5000])
     """
-    return code(x, SignalModel(dictionary, lam1, lam2), Options(solver, tol, max_iter, grad), init)
+    model = SignalModel(dictionary, lam1, lam2, as_constraint(constraint))
+    return code(x, model, Options(solver, tol, max_iter, grad), init)
 
 
 def solve(
@@ -93,6 +103,7 @@ def solve(
     tol: float = 1e-4,
     max_iter: int | None = None,
     init: Tensor | None = None,
+    constraint: str | Constraint = "non_negative",
 ) -> Solution:
     """Sparse codes with their certificate, without a gradient; arguments as for :func:`sparse_code`.
 
@@ -104,7 +115,8 @@ def solve(
         >>> solution.codes, solution.converged
         (tensor([[2.5000, 3.5000]]), tensor([True]))
     """
-    return certify_codes(x, SignalModel(dictionary, lam1, lam2), Options(solver, tol, max_iter), init)
+    model = SignalModel(dictionary, lam1, lam2, as_constraint(constraint))
+    return certify_codes(x, model, Options(solver, tol, max_iter), init)
 
 
 def nonneg_qp(
@@ -116,11 +128,14 @@ def nonneg_qp(
     max_iter: int | None = None,
     grad: str = "implicit",
     init: Tensor | None = None,
+    constraint: str | Constraint = "non_negative",
 ) -> Tensor:
-    """Minimise ``a G a' / 2 - rhs a'`` over ``a >= 0`` for every row of ``rhs``: the normal form itself.
+    """Minimise ``a G a' / 2 - rhs a'`` for every row of ``rhs``: the normal form itself.
 
-    Differentiable in ``rhs`` and ``gram``. Only the symmetric part of ``gram`` is used, which must be positive
-    semi-definite. An atom whose diagonal entry is 0 gets the code 0. Options as for :func:`sparse_code`.
+    Over ``a >= 0``, or under another constraint, where ``Bounds(threshold=lam1)`` stands for a penalty on ``|a|``.
+    Differentiable in ``rhs``, ``gram`` and bounds. Only the symmetric part of ``gram`` is used, which must be positive
+    semi-definite. An atom whose diagonal entry is 0 gets the allowed code nearest to 0, unless codes have a fixed sum.
+    Options as for :func:`sparse_code`.
 
     Args:
         rhs: ``(..., n_atoms)``.
@@ -147,9 +162,12 @@ def nonneg_qp(
         )
     with no_autocast(rhs):
         rhs, gram = _paired(rhs, gram, f"rhs {tuple(rhs.shape)} and gram {tuple(gram.shape)}")
-        # Without energy nothing bounds a code from above, so it is not asked for.
-        rhs = torch.where(gram.diagonal(dim1=-2, dim2=-1) == 0, rhs.clamp(max=0), rhs)
-        return differentiable(rhs, (gram + gram.mT) / 2, 0.0, options, init)
+        allowed = as_constraint(constraint)
+        if allowed.is_separable:
+            # Without energy nothing bounds a code, so it is not asked for.
+            least = rhs.clamp(max=0) if isinstance(allowed, NonNegative) else torch.zeros_like(rhs)
+            rhs = torch.where(gram.diagonal(dim1=-2, dim2=-1) == 0, least, rhs)
+        return differentiable(rhs, (gram + gram.mT) / 2, 0.0, options, init, allowed)
 
 
 class Model(Protocol):
@@ -162,6 +180,10 @@ class Model(Protocol):
     @property
     def atom_dim(self) -> int:
         """The dimension of the atoms in the codes, counted from the end."""
+
+    @property
+    def constraint(self) -> Constraint:
+        """Which codes are allowed."""
 
     def scaled(self, factor: Tensor) -> Self:
         """The model whose codes are those of this one divided by ``factor``: larger atoms, and penalties to match."""
@@ -182,18 +204,20 @@ class SignalModel(NamedTuple):
     dictionary: Tensor
     lam1: float | Tensor
     lam2: float | Tensor
+    constraint: Constraint
 
     @property
     def atom_dim(self) -> int:
         return -1
 
     def scaled(self, factor: Tensor) -> "SignalModel":
-        return SignalModel(self.dictionary * factor, self.lam1 * factor, self.lam2 * factor * factor)
+        constraint = scaled_constraint(self.constraint, factor)
+        return SignalModel(self.dictionary * factor, self.lam1 * factor, self.lam2 * factor * factor, constraint)
 
     def check(self, x: Any) -> tuple[Tensor, "SignalModel"]:
-        x, *own = full_precision(x, *self)
-        _check_dense(x, *own)
-        return x, SignalModel(*own)
+        x, dictionary, lam1, lam2 = full_precision(x, *self[:3])
+        _check_dense(x, dictionary, lam1, lam2)
+        return x, SignalModel(dictionary, lam1, lam2, self.constraint)
 
     def normal_form(self, x: Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
         D = self.dictionary
@@ -234,7 +258,15 @@ def code(x: Tensor, model: Model, options: Options, init: Tensor | None = None) 
 
 def _code(x: Tensor, model: Model, options: Options, init: Tensor | None) -> Tensor:
     rhs, gram, lam1 = model.normal_form(x)
-    return differentiable(rhs, gram, lam1, options, init).movedim(-1, model.atom_dim)
+    return differentiable(rhs, gram, lam1, options, init, model.constraint).movedim(-1, model.atom_dim)
+
+
+def scaled_constraint(constraint: Constraint, factor: Tensor) -> Constraint:
+    """The constraint for a dictionary times a factor, whose codes are smaller by it."""
+    scaled = constraint.scaled(1 / factor, factor)
+    if scaled is None:
+        raise VanishingAtomError
+    return scaled
 
 
 def enlarged(model: M) -> tuple[M, Tensor]:
@@ -259,7 +291,7 @@ def certify_codes(x: Tensor, model: Model, options: Options, init: Tensor | None
 
 def _certify(x: Tensor, model: Model, options: Options, init: Tensor | None) -> Solution:
     rhs, gram, lam1 = model.normal_form(x)
-    problem = normal_problem(rhs, gram, lam1, init)
+    problem = normal_problem(rhs, gram, lam1, init, model.constraint)
     result = SOLVERS[options.solver](problem, options)
     residual, leading = problem.residual(result.codes), rhs.shape[:-1]
     codes = result.codes.reshape(rhs.shape).movedim(-1, model.atom_dim)
@@ -269,28 +301,36 @@ def _certify(x: Tensor, model: Model, options: Options, init: Tensor | None) -> 
 
 
 def differentiable(
-    rhs: Tensor, gram: Tensor, lam1: float | Tensor, options: Options, init: Tensor | None = None
+    rhs: Tensor, gram: Tensor, lam1: float | Tensor, options: Options, init: Tensor | None, constraint: Constraint
 ) -> Tensor:
     """Codes of the normal form, for any leading shape of ``rhs``, differentiable by the chosen gradient rule."""
-    problem = normal_problem(rhs, gram, lam1, init)
+    problem = normal_problem(rhs, gram, lam1, init, constraint)
     return GRADIENT_RULES[options.grad](problem, options).reshape(rhs.shape)
 
 
-def normal_problem(rhs: Tensor, gram: Tensor, lam1: float | Tensor, init: Tensor | None = None) -> Problem:
-    """One problem per signal of ``rhs (..., n_atoms)``; ``lam1`` is one number or one per atom."""
+def normal_problem(
+    rhs: Tensor, gram: Tensor, lam1: float | Tensor, init: Tensor | None, constraint: Constraint
+) -> Problem:
+    """One problem per signal of ``rhs (..., n_atoms)``; ``lam1`` is one number, one per atom, or one per code."""
     if init is not None:
         (init,) = full_precision(init)
         check_init(init, rhs)
         init = as_rows(init)
-    if isinstance(lam1, Tensor):
-        shift: Tensor | None = lam1.expand(rhs.shape[-1])
-    else:
+    fitted, shift = constraint.fit(rhs, gram), None
+    with_penalty = fitted.penalised(lam1, rhs, gram)
+    if with_penalty is not None:
+        fitted = with_penalty
+    elif isinstance(lam1, Tensor) and lam1.dim() > 1:
+        rhs = rhs - per_code("lam1", lam1, rhs, gram).reshape(rhs.shape)
+    elif isinstance(lam1, Tensor):
+        shift = lam1.expand(rhs.shape[-1])
+    elif lam1:
         # Made from the Gram matrix, so that vmap over signals does not take it for one per signal.
-        shift = gram.new_full(rhs.shape[-1:], lam1) if lam1 else None
+        shift = gram.new_full(rhs.shape[-1:], lam1)
     rows = as_rows(rhs)
     if gram.dim() > 2:
         gram = gram.reshape(len(rows), *gram.shape[-2:])
-    return Problem(rows, gram, shift, init, NonNegative())
+    return Problem(rows, gram, shift, init, fitted)
 
 
 def _check_dense(x: Any, dictionary: Any, lam1: Any, lam2: Any) -> None:

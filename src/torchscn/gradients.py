@@ -6,7 +6,8 @@ gradient ``g``:
 
     grad_rhs = gamma,    grad_G = -gamma' a
 
-That is the problem itself again, on a fixed support: one operator serves both, its backward calls itself, and the
+(constraints add to this what their bounds and sums mean, see :mod:`torchscn.constraints`). That is the problem itself
+again, on a fixed support: one operator serves both, its backward calls itself, and the
 second derivative comes for free. Only the codes are kept, whatever the number of iterations. In eager code the operator
 is an autograd function, so that torch's compiler is not imported; compilers and exporters see it as the
 registered operator ``torchscn::solve``, one node.
@@ -14,7 +15,7 @@ registered operator ``torchscn::solve``, one node.
 ``unrolled`` lets autograd record every FISTA step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,15 +23,16 @@ import torch
 from torch import Tensor
 
 from torchscn.checks import Registry
+from torchscn.constraints import CONSTRAINTS, OnSupport, SolveOnSupport, row_products
 from torchscn.options import Options
-from torchscn.problem import CONSTRAINTS, OnSupport, Problem, row_products
+from torchscn.problem import Problem
 from torchscn.solvers import SOLVERS
 from torchscn.tensors import is_transformed
 
 __all__ = ["GRADIENT_RULES", "GradientRule", "check_names", "implicit", "unrolled"]
 
 GradientRule = Callable[[Problem, Options], Tensor]
-"""Codes ``(n_signals, n_atoms)`` of a problem, differentiable in ``rhs``, ``gram`` and ``shift``."""
+"""Codes ``(n_signals, n_atoms)`` of a problem, differentiable in ``rhs``, ``gram``, ``shift`` and the constraint."""
 
 GRADIENT_RULES: Registry[GradientRule] = Registry("grad")
 
@@ -39,6 +41,7 @@ _TAKE_OWN_MATRICES = ("auto", "active_set", "coordinate")  # solvers for which e
 # Its tolerance otherwise, relative to the forward one: the support found by the forward solve limits the gradient more
 # than the accuracy of this system does (docs/speed.md has the numbers).
 _LOOSER = 5.0
+_MOST_BOUNDS = 3  # tensors of a constraint
 
 
 def check_names(options: Options) -> None:
@@ -51,7 +54,7 @@ def check_names(options: Options) -> None:
 
 @GRADIENT_RULES.register("implicit")
 def implicit(problem: Problem, options: Options) -> Tensor:
-    """Codes, differentiable in ``rhs``, ``gram`` and ``shift`` through the optimality conditions.
+    """Codes, differentiable in ``rhs``, ``gram``, ``shift`` and the constraint through the optimality conditions.
 
     The gradient solves its linear system with the same solver to five times ``tol``; ``max_iter`` caps the forward
     solve only.
@@ -112,7 +115,8 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, grad, implicit) + (None,) * (len(ctx.needs_input_grad) - 3)
+        of_problem, of_constraint = _backward(ctx, grad, implicit)
+        return (*of_problem, None, None, None, *of_constraint)
 
 
 class _SolveTransformed(torch.autograd.Function):
@@ -130,14 +134,15 @@ class _SolveTransformed(torch.autograd.Function):
     backward = _Solve.backward
 
     @staticmethod
-    def jvp(ctx: Any, rhs: Tensor | None, gram: Tensor | None, shift: Tensor | None, *_: Any) -> Tensor:
+    def jvp(ctx: Any, rhs: Tensor | None, gram: Tensor | None, shift: Tensor | None, *others: Any) -> Tensor:
         """The tangent solves the same system as the gradient: ``G_SS da_S = (d rhs - d shift - a dG)_S``."""
         _refuse_nested_forward_mode()
         own_gram, codes, *bounds = ctx.saved_tensors
         change = torch.zeros_like(codes) if rhs is None else rhs
         change = change if shift is None else change - shift
         change = change if gram is None else change - row_products(codes, gram)
-        return implicit(_on_support(ctx, change, own_gram, codes, bounds), _backward_options(ctx.options))
+        constraint, solve = CONSTRAINTS[ctx.kind](*bounds), _on_support(ctx, implicit)
+        return constraint.tangent(solve, change, own_gram, codes, others[3:])
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
@@ -151,13 +156,14 @@ class _SolveTransformed(torch.autograd.Function):
             inputs = ((rhs if in_dims[0] is not None else rhs[None]) - shift[:, None, :], inputs[1], None, *inputs[3:])
             in_dims = (0, in_dims[1], None, *in_dims[3:])
         solve = _SolveTransformed.apply
-        per_signal = [0, 3, *range(6, len(inputs))] if CONSTRAINTS[inputs[5]].per_signal else [0, 3]
         takes_own = in_dims[1] is None or inputs[4].solver in _TAKE_OWN_MATRICES
-        if takes_own and all(dim is None for i, dim in enumerate(in_dims) if i not in (1, *per_signal)):
+        if takes_own:
             rows, n_signals = list(inputs), inputs[0].shape[0 if in_dims[0] is None else 1]
             rows[1] = _fold_matrices(inputs[1], in_dims[1] is not None, info.batch_size, n_signals)
-            for i in per_signal:
+            for i in (0, 3):
                 rows[i] = _fold(inputs[i], in_dims[i] is not None, info.batch_size)
+            for i in range(6, len(inputs)):
+                rows[i] = _fold_bound(inputs[i], in_dims[i] is not None, info.batch_size, n_signals)
             codes = solve(*rows)  # type: ignore[no-untyped-call]
             return codes.unflatten(0, (info.batch_size, n_signals)), 0
         one_by_one = [
@@ -184,6 +190,13 @@ def _fold(value: Tensor | None, is_batched: bool, batch_size: int) -> Tensor | N
     return (value if is_batched else value.expand(batch_size, *value.shape)).flatten(0, 1)
 
 
+def _fold_bound(bound: Tensor, is_batched: bool, batch_size: int, n_signals: int) -> Tensor:
+    """A tensor of a constraint for all rows of a folded batch; one per atom, the same for all, stays as it is."""
+    if not is_batched:
+        return bound if bound.dim() == 1 else bound.repeat(batch_size, 1)
+    return (bound if bound.dim() == 3 else bound[:, None].expand(-1, n_signals, -1)).flatten(0, 1)
+
+
 def _fold_matrices(gram: Tensor, is_batched: bool, batch_size: int, n_signals: int) -> Tensor:
     """The matrix for all rows of a folded batch, or, where there are several, one for every row."""
     if not is_batched:
@@ -201,23 +214,34 @@ def _solve(
 def _keep(ctx: Any, inputs: tuple[Any, ...], codes: Tensor) -> None:
     """What the derivatives need: the Gram matrix, the codes and the constraint."""
     _, gram, shift, _, ctx.options, ctx.kind, *bounds = inputs
-    ctx.has_shift = shift is not None
+    ctx.has_shift, ctx.first_bound = shift is not None, 6
     ctx.save_for_backward(gram, codes, *bounds)
 
 
-def _on_support(ctx: Any, rhs: Tensor, gram: Tensor, codes: Tensor, bounds: Sequence[Tensor]) -> Problem:
+def _on_support(ctx: Any, solve: GradientRule) -> SolveOnSupport:
     """The linear system of a derivative: the problem itself, on the entries of the codes that can move."""
-    support = CONSTRAINTS[ctx.kind](*bounds).movable(codes)
-    return Problem(rhs, gram, constraint=OnSupport(support))
+
+    def solve_on_support(rhs: Tensor, gram: Tensor, support: Tensor) -> Tensor:
+        return solve(Problem(rhs, gram, constraint=OnSupport(support)), _backward_options(ctx.options))
+
+    return solve_on_support
 
 
-def _backward(ctx: Any, grad: Tensor, solve: GradientRule) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients in ``rhs``, ``gram`` and ``shift``."""
+def _backward(
+    ctx: Any, grad: Tensor, solve: GradientRule
+) -> tuple[tuple[Tensor | None, Tensor | None, Tensor | None], list[Tensor | None]]:
+    """Gradients in ``rhs``, ``gram`` and ``shift``, and in the tensors of the constraint."""
     gram, codes, *bounds = ctx.saved_tensors
-    gamma = solve(_on_support(ctx, grad, gram, codes, bounds), _backward_options(ctx.options))
+    wanted = ctx.needs_input_grad[ctx.first_bound :][: len(bounds)]
+    constraint, on_support = CONSTRAINTS[ctx.kind](*bounds), _on_support(ctx, solve)
+    gamma, of_bounds = constraint.backward(on_support, grad, gram, codes, any(wanted))
     grad_gram = -_outer_products(gamma, codes, own=gram.dim() == 3) if ctx.needs_input_grad[1] else None
     grad_shift = -gamma.sum(0) if ctx.has_shift and ctx.needs_input_grad[2] else None
-    return gamma, grad_gram, grad_shift
+    of_constraint = [
+        None if own is None else own.sum(0) if bound.dim() == 1 else own
+        for own, bound in zip(of_bounds, bounds, strict=True)
+    ]
+    return (gamma, grad_gram, grad_shift), of_constraint
 
 
 def _outer_products(rows: Tensor, codes: Tensor, own: bool) -> Tensor:
@@ -238,15 +262,16 @@ def _operator(
     shift: Tensor | None,
     init: Tensor | None,
     kind: str,
-    bound: Tensor | None,
-    other_bound: Tensor | None,
+    first: Tensor | None,
+    second: Tensor | None,
+    third: Tensor | None,
     solver: str,
     tol: float,
     max_iter: int | None,
     stop: str,
 ) -> Tensor:
-    # Two optional tensors rather than a list, for which torch has no rule when gradients are batched.
-    bounds = (tensor for tensor in (bound, other_bound) if tensor is not None)
+    # The tensors of the constraint are optional, not a list, for which torch has no rule when gradients are batched.
+    bounds = (tensor for tensor in (first, second, third) if tensor is not None)
     return _solve(rhs, gram, shift, init, Options(solver, tol, max_iter, stop=stop), kind, *bounds)
 
 
@@ -258,25 +283,27 @@ def _(rhs: Tensor, *_: Any) -> Tensor:
 def _call_operator(problem: Problem, options: Options) -> Tensor:
     """The registered operator, whose schema takes no objects."""
     tensors = problem.constraint.tensors()
-    if len(tensors) > 2:
-        raise TypeError(f"operators take constraints of at most two tensors; {problem.constraint.kind!r} has more.")
-    bound, other_bound = (*tensors, None, None)[:2]
+    if len(tensors) > _MOST_BOUNDS:
+        raise TypeError(f"operators take constraints of at most three tensors; {problem.constraint.kind!r} has more.")
     codes: Tensor = _operator(
-        *(problem.rhs, problem.gram, problem.shift, problem.init, problem.constraint.kind, bound, other_bound),
+        *(problem.rhs, problem.gram, problem.shift, problem.init, problem.constraint.kind),
+        *(*tensors, *[None] * _MOST_BOUNDS)[:_MOST_BOUNDS],
         *(options.solver, options.tol, options.max_iter, options.stop),
     )
     return codes
 
 
 def _operator_setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, gram, shift, _, kind, bound, other_bound, solver, tol, max_iter, stop = inputs
+    _, gram, shift, _, kind, *bounds, solver, tol, max_iter, stop = inputs
     options = Options(solver, tol, max_iter, stop=stop)
-    bounds = (tensor for tensor in (bound, other_bound) if tensor is not None)
+    bounds = [tensor for tensor in bounds if tensor is not None]
     _keep(ctx, (None, gram, shift, None, options, kind, *bounds), output)
+    ctx.first_bound = 5
 
 
 def _operator_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    return _backward(ctx, grad, _call_operator) + (None,) * 8
+    of_problem, of_constraint = _backward(ctx, grad, _call_operator)
+    return (*of_problem, None, None, *(*of_constraint, *[None] * _MOST_BOUNDS)[:_MOST_BOUNDS], None, None, None, None)
 
 
 _operator.register_autograd(_operator_backward, setup_context=_operator_setup_context)

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchscn.constraints import OnSupport
 from torchscn.options import Options
-from torchscn.problem import OnSupport, Problem, power_of_two
+from torchscn.problem import Problem, power_of_two
 from torchscn.solvers import SOLVERS
 
 __all__ = ["LeastSquares", "in_pieces"]

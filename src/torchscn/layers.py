@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from torchscn.checks import check_number
+from torchscn.constraints import as_constraint
 from torchscn.functional import Model, SignalModel, certify_codes, code
 from torchscn.gradients import GRADIENT_RULES, check_names
 from torchscn.options import CodingOptions, accept_options
@@ -60,7 +61,7 @@ class CodingLayer(nn.Module):
         lam1: the l1 penalty, a scalar or ``(n_atoms,)``.
         lam2: the l2 penalty in use.
         options: see :class:`torchscn.CodingOptions`. ``unit_norm``, ``solver``, ``tol``, ``max_iter``, ``grad`` and
-            ``stop`` can be read and assigned on the layer itself.
+            ``stop`` can be read and assigned on the layer itself, ``constraint`` too.
     """
 
     dictionary: nn.Parameter
@@ -72,6 +73,7 @@ class CodingLayer(nn.Module):
     max_iter = _Part[int | None]("options")
     grad = _Part[str]("options")
     stop = _Part[str]("options")
+    constraint = _Part[str]("options")
 
     def __init__(self, atom_shape: tuple[int, ...], n_atoms: int, options: CodingOptions, device: Any, dtype: Any):
         super().__init__()
@@ -139,7 +141,8 @@ class CodingLayer(nn.Module):
         cap = "" if self.max_iter is None else f", max_iter={self.max_iter}"
         rule = "" if self.grad == "implicit" else f", grad={self.grad!r}"
         lam2 = self.lam2.item() if isinstance(self.lam2, Tensor) else self.lam2
-        solver = f"solver={self.solver!r}, tol={self.tol:g}{cap}{rule}"
+        allowed = "" if self.constraint == "non_negative" else f", constraint={self.constraint!r}"
+        solver = f"solver={self.solver!r}, tol={self.tol:g}{cap}{rule}{allowed}"
         return f"{self._shape_repr()}, lam2={lam2:g}{tied}{unit}, {solver}"
 
 
@@ -167,6 +170,7 @@ class SparseCoding(CodingLayer):
         max_iter: cap on the solver's iterations; None uses its own.
         grad: ``"implicit"``, or ``"unrolled"`` with ``solver="fista"``.
         stop: whether convergence is judged per ``"signal"`` or per ``"block"`` of neighbours.
+        constraint: which codes are allowed: ``"non_negative"``, ``"signed"`` or ``"sum_to_one"``.
         init: initial atoms: ``"unit"`` for about unit norm, ``"small"`` for a standard deviation of 1 / n_features.
         options: all of the above except the shape, as one object; options given by name override it.
         device, dtype: as everywhere in torch.
@@ -203,7 +207,7 @@ class SparseCoding(CodingLayer):
         self.in_features = in_features
 
     def coding_model(self) -> SignalModel:
-        return SignalModel(self.atoms(), *self.penalties())
+        return SignalModel(self.atoms(), *self.penalties(), as_constraint(self.constraint))
 
     def reconstruct(self, codes: Tensor) -> Tensor:
         """The signals ``(..., in_features)`` that the codes represent."""
@@ -242,7 +246,7 @@ class _SparseCodingNd(CodingLayer):
         self.geometry = geometry
 
     def coding_model(self) -> PatchModel:
-        return PatchModel(self.atoms(), *self.penalties(), self.geometry)
+        return PatchModel(self.atoms(), *self.penalties(), self.geometry, as_constraint(self.constraint))
 
     def _shape_repr(self) -> str:
         return f"{super()._shape_repr()}, {self.geometry}"
@@ -285,6 +289,7 @@ class SparseCoding2d(_SparseCodingNd):
         max_iter: cap on the solver's iterations; None uses its own.
         grad: ``"implicit"``, or ``"unrolled"`` with ``solver="fista"``.
         stop: whether convergence is judged per ``"signal"`` or per ``"block"`` of neighbours.
+        constraint: which codes are allowed: ``"non_negative"``, ``"signed"`` or ``"sum_to_one"``.
         init: initial atoms: ``"unit"`` for about unit norm, ``"small"`` for a standard deviation of 1 / n_features.
         options: all of the above except the shape, as one object; options given by name override it.
         device, dtype: as everywhere in torch.

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from torchscn.checks import check_number
+from torchscn.constraints import OnSupport
 from torchscn.gradients import implicit
 from torchscn.lawson_hanson import LeastSquares, in_pieces
 from torchscn.options import Options
-from torchscn.problem import OnSupport, Problem, power_of_two
+from torchscn.problem import Problem, power_of_two
 from torchscn.tensors import as_rows, is_readable, is_transformed, no_autocast
 
 __all__ = ["nnls"]

@@ -153,6 +153,11 @@ class CodingOptions(Options):
 
     tol: float = setting(1e-2, _TOL_MEANING, at_least=0)
     stop: str = setting("block", _STOP_MEANING, choices=_STOPS)
+    constraint: str = setting(
+        "non_negative",
+        'which codes are allowed: "non_negative", "signed", or "sum_to_one"',
+        choices=("non_negative", "signed", "sum_to_one"),
+    )
     lam1: float = setting(0.0, "initial l1 penalty", at_least=0)
     lam2: float = setting(1e-3, "l2 penalty; above 0 the codes are unique", at_least=0)
     per_atom: bool = setting(False, "one lam1 per atom instead of one per layer")

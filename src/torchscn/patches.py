@@ -11,7 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from torchscn.checks import check_number
-from torchscn.functional import enlarged, normal_problem
+from torchscn.constraints import Constraint
+from torchscn.functional import enlarged, normal_problem, scaled_constraint
 from torchscn.kernels import VanishingAtomError
 from torchscn.options import Options
 from torchscn.problem import Affine, gram_matrix
@@ -114,14 +115,17 @@ class PatchModel(NamedTuple):
     lam1: Tensor  # one for all atoms or one per atom
     lam2: float | Tensor
     geometry: Geometry
+    constraint: Constraint
 
     @property
     def atom_dim(self) -> int:
         return self.geometry.channel_dim
 
     def scaled(self, factor: Tensor) -> "PatchModel":
-        lam2 = self.lam2 * factor * factor
-        return self._replace(dictionary=self.dictionary * factor, lam1=self.lam1 * factor, lam2=lam2)
+        lam2, constraint = self.lam2 * factor * factor, scaled_constraint(self.constraint, factor)
+        return self._replace(
+            dictionary=self.dictionary * factor, lam1=self.lam1 * factor, lam2=lam2, constraint=constraint
+        )
 
     def check(self, x: Any) -> tuple[Tensor, "PatchModel"]:
         x, dictionary, lam1 = full_precision(x, self.dictionary, self.lam1)
@@ -154,7 +158,7 @@ def infer_patches(x: Tensor, model: PatchModel, affine: Affine, options: Options
 
 def _infer(x: Tensor, model: PatchModel, affine: Affine, options: Options) -> Tensor:
     rhs, gram, lam1 = model.normal_form(x)
-    problem = replace(normal_problem(rhs, gram, lam1), affine=affine, in_place=True)
+    problem = replace(normal_problem(rhs, gram, lam1, None, model.constraint), affine=affine, in_place=True)
     codes = SOLVERS[options.solver](problem, options).codes
     return codes.reshape(rhs.shape).movedim(-1, model.atom_dim)
 

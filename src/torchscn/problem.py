@@ -1,29 +1,26 @@
-r"""The problem, defined once, and the constraints on its codes.
+r"""The problem, defined once.
 
 For a signal ``x``, a dictionary ``D`` whose rows are atoms, and a code ``a``:
 
-.. math::  F(a) = \tfrac12 \|x - a D\|^2 + \sum_j \lambda_{1,j} a_j + \tfrac{\lambda_2}{2} \|a\|^2, \qquad a \ge 0
+.. math::  F(a) = \tfrac12 \|x - a D\|^2 + \sum_j \lambda_{1,j} |a_j| + \tfrac{\lambda_2}{2} \|a\|^2, \qquad a \in C
 
-Its *normal form* is all a solver needs: ``rhs = x D' - lam1`` (one row per signal) and ``gram = D D' + lam2 I``, with
+C is a constraint (:mod:`torchscn.constraints`), no code below zero unless another one is chosen. The *normal form* of
+the problem is all a solver needs: ``rhs = x D' - lam1`` (one row per signal) and ``gram = D D' + lam2 I``, with
 ``F(a) = a G a' / 2 - rhs a' + constant``. :class:`Problem` is a batch of them, :class:`Result` what a solver
 returns, and :class:`Solution` what a user sees.
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchscn.checks import Registry
+from torchscn.constraints import Constraint, NonNegative, OnSupport, as_constraint, row_products
+from torchscn.tensors import as_rows
 
 __all__ = [
-    "CONSTRAINTS",
     "Affine",
-    "Constraint",
-    "NonNegative",
-    "OnSupport",
     "Problem",
     "Result",
     "Solution",
@@ -33,7 +30,6 @@ __all__ = [
     "normal_form",
     "objective",
     "power_of_two",
-    "row_products",
 ]
 
 
@@ -46,7 +42,7 @@ def objective(
         x: signals ``(..., n_features)``.
         dictionary: atoms as rows ``(n_atoms, n_features)``.
         codes: ``(..., n_atoms)``.
-        lam1: weight of the sum of the codes, a number or one per atom.
+        lam1: weight of the sum of the codes' sizes, a number, one per atom, or ``(..., 1)`` for one per signal.
         lam2: weight of half the squared norm of the codes.
 
     Returns:
@@ -56,29 +52,42 @@ def objective(
         >>> objective(torch.tensor([3.0, 4.0]), torch.eye(2), torch.tensor([3.0, 3.0]), lam1=0.5)
         tensor(3.5000)
     """
-    misfit = (x - codes @ dictionary).square().sum(-1)
-    return misfit / 2 + (lam1 * codes).sum(-1) + lam2 * codes.square().sum(-1) / 2
+    misfit = (x - _times(codes, dictionary)).square().sum(-1)
+    return misfit / 2 + (lam1 * codes.abs()).sum(-1) + lam2 * codes.square().sum(-1) / 2
+
+
+def _times(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Rows times the matrix for all, or, in a batch of matrices, for one row each or several each."""
+    one_each = 2 < matrix.dim() > rows.dim()
+    return (rows[..., None, :] @ matrix).squeeze(-2) if one_each else rows @ matrix
 
 
 def gradient(
     x: Tensor, dictionary: Tensor, codes: Tensor, lam1: float | Tensor = 0.0, lam2: float | Tensor = 0.0
 ) -> Tensor:
-    """Gradient of :func:`objective` in the codes, ``(..., n_atoms)``; arguments as there.
+    """Gradient of :func:`objective` in codes of at least zero, ``(..., n_atoms)``; arguments as there.
 
     Example:
         >>> gradient(torch.tensor([3.0, 4.0]), torch.eye(2), torch.tensor([3.0, 3.0]), lam1=0.5)
         tensor([ 0.5000, -0.5000])
     """
-    return (codes @ dictionary - x) @ dictionary.mT + lam1 + lam2 * codes
+    return _times(_times(codes, dictionary) - x, dictionary.mT) + lam1 + lam2 * codes
 
 
 def kkt_residual(
-    x: Tensor, dictionary: Tensor, codes: Tensor, lam1: float | Tensor = 0.0, lam2: float | Tensor = 0.0
+    x: Tensor,
+    dictionary: Tensor,
+    codes: Tensor,
+    lam1: float | Tensor = 0.0,
+    lam2: float | Tensor = 0.0,
+    *,
+    constraint: str | Constraint = "non_negative",
 ) -> Tensor:
-    r"""Distance from optimality, :math:`\max_j |\min(a_j, \partial F / \partial a_j)|`, for every signal.
+    r"""Distance from optimality for every signal: how far a gradient step of length 1 would move any code.
 
-    Zero exactly at the optimum: there every positive code has zero gradient and every zero code a non-negative one.
-    Arguments as for :func:`objective`.
+    Zero exactly at the optimum. For codes of at least zero that is :math:`\max_j |\min(a_j, \partial F / \partial
+    a_j)|`: at the optimum every positive code has zero gradient and every zero code a non-negative one. Arguments as
+    for :func:`objective`, and the constraint as for :func:`torchscn.sparse_code`.
 
     Returns:
         Tensor of shape ``(...)``; NaN where the signal or its code is not finite.
@@ -86,8 +95,14 @@ def kkt_residual(
     Example:
         >>> kkt_residual(torch.tensor([3.0, 4.0]), torch.eye(2), torch.tensor([2.5, 3.5]), lam1=0.5)
         tensor(0.)
+        >>> kkt_residual(torch.tensor([-3.0, 4.0]), torch.eye(2), torch.tensor([-2.5, 3.5]), 0.5, constraint="signed")
+        tensor(0.)
     """
-    return NonNegative().residual(codes, gradient(x, dictionary, codes, lam1, lam2)).abs().amax(-1)
+    fitted = as_constraint(constraint).fit(codes, dictionary)
+    with_penalty = fitted.penalised(lam1, codes, dictionary)
+    grad = gradient(x, dictionary, codes, lam1 if with_penalty is None else 0.0, lam2)
+    residual = (with_penalty or fitted).residual(as_rows(codes), as_rows(grad))
+    return residual.abs().amax(-1).reshape(codes.shape[:-1])
 
 
 def gram_matrix(dictionary: Tensor, lam2: float | Tensor = 0.0) -> Tensor:
@@ -113,121 +128,6 @@ def normal_form(
         tensor([2.5000, 3.5000])
     """
     return x @ dictionary.mT - lam1, gram_matrix(dictionary, lam2)
-
-
-class Constraint(ABC):
-    """Which codes are allowed. A subclass is a frozen dataclass of at most two fields, all tensors.
-
-    ``kind`` is its name in :data:`CONSTRAINTS`. Operators do not take objects, so a constraint is passed to them as its
-    kind and its tensors. All methods work on ``(n_signals, n_atoms)``.
-    """
-
-    kind: ClassVar[str]
-    per_signal: ClassVar[bool] = False  # whether its tensors have one row per signal
-    is_cone: ClassVar[bool] = False  # whether allowed codes times any positive number are allowed
-
-    @abstractmethod
-    def project(self, codes: Tensor) -> Tensor:
-        """The nearest codes that are allowed."""
-
-    @abstractmethod
-    def movable(self, codes: Tensor) -> Tensor:
-        """The support: positive where a code can move both ways, of the codes' dtype."""
-
-    def project_atom(self, values: Tensor, atom: int) -> Tensor:
-        """:meth:`project` for the codes of one atom, ``(n_signals,)``, where atoms do not depend on each other."""
-        raise TypeError(
-            f"codes under the constraint {self.kind!r} cannot be updated one at a time; use solver='fista'."
-        )
-
-    def pull(self, linear: Tensor) -> Tensor:
-        """The part of the right-hand side that can make a code, as sizes."""
-        return linear.abs()
-
-    @property
-    def is_separable(self) -> bool:
-        """Whether atoms do not depend on each other, so that :meth:`project_atom` exists."""
-        return type(self).project_atom is not Constraint.project_atom
-
-    def residual(self, codes: Tensor, grad: Tensor) -> Tensor:
-        """How far a gradient step would move each code, zero exactly at the optimum."""
-        return codes - self.project(codes - grad)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The fields of the constraint: ``CONSTRAINTS[kind](*tensors)`` recreates it."""
-        return tuple(vars(self).values())
-
-    def take(self, rows: Tensor) -> "Constraint":
-        """The constraint for the chosen signals."""
-        return type(self)(*(tensor[rows] for tensor in self.tensors())) if self.per_signal else self
-
-    def ridge(self, dtype: torch.dtype) -> float:
-        """Relative addition to the diagonal where the system would otherwise have no finite solution."""
-        return 0.0
-
-
-CONSTRAINTS: Registry[type[Constraint]] = Registry("constraint")
-
-
-@CONSTRAINTS.register("non_negative")
-@dataclass(frozen=True)
-class NonNegative(Constraint):
-    """No code below zero: the paper's constraint, and the default.
-
-    Example:
-        >>> NonNegative().project(torch.tensor([-1.0, 2.0]))
-        tensor([0., 2.])
-    """
-
-    kind = "non_negative"
-    is_cone = True
-
-    def project(self, codes: Tensor) -> Tensor:
-        return codes.relu()
-
-    def project_atom(self, values: Tensor, atom: int) -> Tensor:
-        return values.clamp(min=0)
-
-    def pull(self, linear: Tensor) -> Tensor:
-        return linear.relu()
-
-    def movable(self, codes: Tensor) -> Tensor:
-        # The codes are positive exactly where they can move, so they serve as they are.
-        return codes
-
-    def residual(self, codes: Tensor, grad: Tensor) -> Tensor:
-        return torch.minimum(codes, grad)
-
-
-@CONSTRAINTS.register("on_support")
-@dataclass(frozen=True)
-class OnSupport(Constraint):
-    """Free on a support and zero elsewhere: one linear system per signal, the backward form of every constraint.
-
-    Args:
-        mask: ``(n_signals, n_atoms)``, positive on the support.
-    """
-
-    mask: Tensor
-    kind = "on_support"
-    per_signal = True
-    is_cone = True
-
-    def project(self, codes: Tensor) -> Tensor:
-        return codes * (self.mask > 0)
-
-    def project_atom(self, values: Tensor, atom: int) -> Tensor:
-        return values * (self.mask[:, atom] > 0)
-
-    def pull(self, linear: Tensor) -> Tensor:
-        return self.project(linear).abs()
-
-    def movable(self, codes: Tensor) -> Tensor:
-        return self.mask
-
-    def ridge(self, dtype: torch.dtype) -> float:
-        # Where atoms on the support are linearly dependent, this picks one of many solutions.
-        return 16 * torch.finfo(dtype).eps
 
 
 class Affine(NamedTuple):
@@ -280,16 +180,16 @@ class Problem:
     def has_vanishing_code(self) -> Tensor:
         """Whether an atom with no energy, or with digits lost to underflow, would have a code, which has no bound."""
         energy, limits = self.gram.diagonal(), torch.finfo(self.gram.dtype)
-        if self.constraint.kind != NonNegative.kind:
+        if isinstance(self.constraint, OnSupport):
             return torch.zeros((), dtype=torch.bool, device=energy.device)
         vanishing = (energy <= limits.tiny / limits.eps) | (energy / power_of_two(energy.amax()) <= limits.tiny)
-        return ((self.linear() > 0).any(0) & vanishing).any()
+        return ((self.constraint.pull(self.linear()) > 0).any(0) & vanishing).any()
 
     def start(self) -> Tensor | None:
         """Allowed, finite codes to start from; None if there are none."""
         if self.init is None:
             return None
-        return self.constraint.project(self.init.nan_to_num(0, 0, 0)) * self.has_energy()
+        return self.constraint.project(self.init.nan_to_num(0, 0, 0) * self.has_energy())
 
     def take(self, rows: Tensor, init: Tensor | None = None) -> "Problem":
         """The problems of the chosen rows, started from ``init``; their codes are not scaled or shifted."""
@@ -302,20 +202,31 @@ class Problem:
         """The problem with numbers around 1, and what its codes are to be times to be those of this one.
 
         No square of a number overflows or vanishes then. Signals that are not finite become zero. Under a constraint
-        that knows sizes, nothing is scaled.
+        that cannot be scaled, nothing is.
         """
         linear, gram = self.linear().nan_to_num(0, 0, 0), self.gram.nan_to_num(0, 0, 0)
         energy = power_of_two(gram.detach().diagonal().amax())
-        size = power_of_two(self.constraint.pull(linear.detach()).amax(-1, keepdim=True))
-        if not self.constraint.is_cone:
-            energy, size = torch.ones_like(energy), torch.ones_like(size)
-        # Very negative numbers keep codes at zero just as well when they are cut off before they overflow; starts so
+        forced = self.constraint.project(torch.zeros_like(linear)).detach().abs() * self.energy().detach()
+        size = power_of_two(torch.maximum(self.constraint.pull(linear.detach()), forced).amax(-1, keepdim=True))
+        constraint = self.constraint.scaled(size, size / energy)
+        if constraint is None:
+            constraint, energy, size = self.constraint, torch.ones_like(energy), torch.ones_like(size)
+        # Numbers that keep codes at a bound do so just as well when they are cut off before they overflow; starts so
         # far off are no use.
-        rhs, init = (linear / size).clamp(min=-_CUT_OFF), None
+        rhs, init = (linear / size).clamp(-_CUT_OFF, _CUT_OFF), None
         if self.init is not None:
             init = self.init / size * energy
             init = torch.where(init.abs().amax(-1, keepdim=True) < _CUT_OFF, init, 0.0)
-        scaled = replace(self, rhs=rhs, gram=gram / energy, shift=None, init=init, affine=None, in_place=False)
+        scaled = replace(
+            self,
+            rhs=rhs,
+            gram=gram / energy,
+            shift=None,
+            init=init,
+            constraint=constraint,
+            affine=None,
+            in_place=False,
+        )
         return scaled, size / energy
 
     def is_finite(self) -> Tensor:
@@ -332,11 +243,6 @@ def power_of_two(size: Tensor) -> Tensor:
     """The power of two next to every size; 1 for zero and for what is not finite."""
     power = torch.exp2(torch.frexp(size).exponent.to(size.dtype))
     return torch.where((size > 0) & torch.isfinite(power), power, 1.0)
-
-
-def row_products(codes: Tensor, gram: Tensor) -> Tensor:
-    """Every row of ``codes`` times the matrix for all, or its own."""
-    return codes @ gram if gram.dim() == 2 else (codes[:, None, :] @ gram).squeeze(1)
 
 
 class Result(NamedTuple):

@@ -54,14 +54,19 @@ def check_same_kind(what: str, value: Tensor, other_name: str, other: Tensor) ->
 
 
 def check_penalty(what: str, value: Any, like: Tensor, n_atoms: int | None) -> None:
-    """Check a penalty: a number of at least 0, a scalar tensor or, if ``n_atoms`` is given, one value per atom."""
+    """Check a penalty: a number of at least 0, a scalar tensor or, if ``n_atoms`` is given, one per atom or code."""
     if not isinstance(value, Tensor):
         return check_number(what, value, at_least=0)
     check_tensor(what, value)
     check_same_kind(what, value, "the dictionary", like)
     shapes = [(), (1,)] + ([] if n_atoms is None else [(n_atoms,)])
-    if tuple(value.shape) not in shapes:
-        expected = "a single number" if n_atoms is None else f"a single number or one per atom, shape ({n_atoms},)"
+    per_code = n_atoms is not None and value.dim() > 1 and value.shape[-1] in (1, n_atoms)
+    if tuple(value.shape) not in shapes and not per_code:
+        expected = (
+            "a single number"
+            if n_atoms is None
+            else f"a single number, one per atom, shape ({n_atoms},), or one per signal, shape (..., 1)"
+        )
         raise ValueError(f"{what} must be {expected}; got shape {tuple(value.shape)}.")
     # A negative weight of the squares takes the objective's bound away; one per atom only shifts it.
     if n_atoms is None and is_readable(value) and bool((value < 0).any()):

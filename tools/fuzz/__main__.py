@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from tools.fuzz import disk, files, kernel, kills, layers, solvers
+from tools.fuzz import constraints, disk, files, kernel, kills, layers, solvers
 from tools.fuzz.outcome import Outcome
 from tools.fuzz.page import write_page
 
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = _Report()
     parts: dict[str, Callable[[], list[Outcome]]] = {
         "solvers": lambda: solvers.run(options.problems, options.seed, report),
+        "constraints": lambda: constraints.run(options.problems, options.seed, report),
         "layers": lambda: layers.outcomes(report),
         "kernel": lambda: kernel.run(report),
         "files": lambda: files.run(options.mutations, options.seed, report),
@@ -47,7 +48,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=50, help="of a training (default 50)")
     parser.add_argument("--seed", type=int, default=0, help="other random cases (default 0)")
     parser.add_argument("--threads", type=int, default=2, help="of torch (default 2)")
-    parts = ("solvers", "layers", "kernel", "files", "kills", "disk")
+    parts = ("solvers", "constraints", "layers", "kernel", "files", "kills", "disk")
     parser.add_argument("--only", nargs="+", choices=parts, help="these parts; the page stays as it is")
     return parser.parse_args(arguments)
 

@@ -14,7 +14,7 @@ from tools.fuzz.outcome import Outcome
 from tools.fuzz.problems import N_SIGNALS, Array, Case, Exact, draw, solve_exactly
 from torchscn.kernels import available_kernels
 
-__all__ = ["run"]
+__all__ = ["forced_kernel", "run"]
 
 ROUNDING = 100.0  # of the promise: multiples of eps times the condition number
 LARGE_EVERY = 320  # cases, among them one with a thousand atoms
@@ -44,7 +44,7 @@ def run(n_problems: int, seed: int, report: Callable[[str], None]) -> list[Outco
             n_problems if kernel == available_kernels()[-1] or solver == "fista" else max(n_problems // 10, N_SIGNALS)
         )
         tally = Tally()
-        with _kernel(kernel):
+        with forced_kernel(kernel):
             for number in range(-(-share // N_SIGNALS)):
                 _try_case(solver, seed + number, tally)
                 if number % 50 == 0:
@@ -61,7 +61,7 @@ def _combinations() -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def _kernel(name: str) -> Iterator[None]:
+def forced_kernel(name: str) -> Iterator[None]:
     before = os.environ.get("TORCHSCN_KERNEL")
     os.environ["TORCHSCN_KERNEL"] = name
     try:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchscn.constraints import NonNegative
 from torchscn.kernels.rule import NOT_CONVEX, SweepRule
+from torchscn.problem import Problem
 
 __all__ = ["Conditioning", "StepLimit", "relaxation"]
 
@@ -84,11 +86,13 @@ class Conditioning:
         uneven = torch.where(self.unevenness > 4, self.unevenness, 1.0)
         return StepLimit(length, torch.maximum(length, rule.rounding * self.overlap * uneven), self.norms)
 
-    def is_cancelling(self, linear: Tensor, codes: Tensor, tol: float) -> Tensor:
+    def is_cancelling(self, problem: Problem, codes: Tensor, tol: float) -> Tensor:
         """For every signal, whether codes cancel each other so much that a singular matrix says nothing about them."""
         most = max(1.25 * tol**2 / torch.finfo(codes.dtype).eps, 100.0)
         parts = (codes * self.norms).square().sum(-1)
-        cancelling: Tensor = ~self.is_regular & (parts > most * (linear * codes).sum(-1))
+        # What the codes stand for; on the orthant, at the optimum, that is the same.
+        gain = problem.linear() if isinstance(problem.constraint, NonNegative) else codes @ problem.gram
+        cancelling: Tensor = ~self.is_regular & (parts > most * (gain * codes).sum(-1))
         return cancelling
 
 

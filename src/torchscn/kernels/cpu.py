@@ -5,22 +5,24 @@ import functools
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from torchscn.constraints import Bounds, Constraint, OnSupport, SumTo
 from torchscn.kernels.rule import NOT_CONVEX, SweepRule, Sweeps, VanishingAtomError
-from torchscn.problem import OnSupport, Problem, Result
+from torchscn.problem import Problem, Result
 
 __all__ = ["COMPILED_CONSTRAINTS", "KERNELS", "active_kernel", "available_kernels", "compiled_sweeps"]
 
 # The numbers of call.h.
-_INTERFACE_VERSION = 3
+_INTERFACE_VERSION = 4
 _NUMBERS = {torch.float32: 0, torch.float64: 1}
 _ISAS = ("generic", "avx2", "avx512")
-COMPILED_CONSTRAINTS = {"non_negative": 0, "on_support": 1}
+COMPILED_CONSTRAINTS = {"non_negative": 0, "on_support": 1, "bounds": 2, "sum_to": 3}
 _FAILURES = {  # by what scn_solve returns
     1: (MemoryError, "there is no memory for its scratch space"),
     2: (RuntimeError, "it does not know the number type, instruction set or constraint it was asked for"),
@@ -45,6 +47,7 @@ class _Call(ctypes.Structure):
         ("number", ctypes.c_int32),
         ("isa", ctypes.c_int32),
         ("constraint", ctypes.c_int32),
+        ("own_bounds", ctypes.c_int32),
         ("by_block", ctypes.c_int32),
         ("finishes", ctypes.c_int32),
         ("n_threads", ctypes.c_int64),
@@ -61,6 +64,10 @@ class _Call(ctypes.Structure):
         ("shift", ctypes.c_void_p),
         ("init", ctypes.c_void_p),
         ("mask", ctypes.c_void_p),
+        ("lower", ctypes.c_void_p),
+        ("upper", ctypes.c_void_p),
+        ("threshold", ctypes.c_void_p),
+        ("total", ctypes.c_void_p),
         ("scale", ctypes.c_void_p),
         ("offset", ctypes.c_void_p),
         ("codes", ctypes.c_void_p),
@@ -177,6 +184,9 @@ def compiled_sweeps(kernel: str) -> Sweeps:
 
 def _solve(scn_solve: Callable[[_Call], int], isa: int, problem: Problem, rule: SweepRule) -> Result:
     """Check what the problem is made of and hand it over."""
+    if problem.affine is not None and isinstance(problem.constraint, SumTo):
+        result = _solve(scn_solve, isa, replace(problem, affine=None), rule)
+        return result._replace(codes=problem.finish(result.codes))
     rhs = _checked_rhs(problem.rhs)
     n_signals, n_atoms = rhs.shape
     others = _checked_others(problem, rhs.dtype, n_signals, n_atoms)  # lives until the kernel is done with its memory
@@ -190,6 +200,7 @@ def _solve(scn_solve: Callable[[_Call], int], isa: int, problem: Problem, rule: 
         _NUMBERS[rhs.dtype],
         isa,
         COMPILED_CONSTRAINTS[problem.constraint.kind],
+        any(tensor.dim() == 2 for tensor in problem.constraint.tensors()),
         rule.by_block,
         rule.finishes,
         torch.get_num_threads(),
@@ -223,26 +234,43 @@ def _checked_rhs(rhs: Tensor) -> Tensor:
 
 
 def _checked_others(problem: Problem, dtype: torch.dtype, n_signals: int, n_atoms: int) -> list[Tensor | None]:
-    """The problem's other tensors in the order of the call: gram, shift, init, mask, scale, offset."""
-    constraint, per_code, per_atom = problem.constraint, (n_signals, n_atoms), (n_atoms,)
-    of_one = (n_atoms, n_atoms)
+    """The problem's other tensors in the order of the call, from gram to offset."""
+    per_code, per_atom, of_one = (n_signals, n_atoms), (n_atoms,), (n_atoms, n_atoms)
     has_own = problem.gram.shape == (n_signals, *of_one)
     gram = _checked("gram", problem.gram, dtype, (n_signals, *of_one) if has_own else of_one)
-    others: list[Tensor | None] = [gram, None, None, None, None, None]
-    if problem.shift is not None:
-        others[1] = _checked("shift", problem.shift, dtype, per_atom)
-    if isinstance(constraint, OnSupport):
-        others[3] = _checked("mask", constraint.mask, dtype, per_code)
+    shift = None if problem.shift is None else _checked("shift", problem.shift, dtype, per_atom)
+    constraint = _checked_constraint(problem.constraint, dtype, n_signals, n_atoms)
+    start = scale = offset = None
     if problem.init is not None:
         # Before start() computes with it: that would stretch a wrong shape, or fail in other words.
         _checked("init", problem.init, dtype, per_code)
-        # Where every signal has a matrix of its own, there is no use for a start.
-        if problem.gram.dim() == 2 and (start := problem.start()) is not None:
-            others[2] = start.contiguous()
+        # Where signals are solved one by one, there is no use for a start.
+        if problem.gram.dim() == 2 and not isinstance(problem.constraint, SumTo):
+            found = problem.start()
+            start = None if found is None else found.contiguous()
     if problem.affine is not None:
-        others[4] = _checked("scale", problem.affine.scale, dtype, per_atom)
-        others[5] = _checked("offset", problem.affine.offset, dtype, per_atom)
-    return others
+        scale = _checked("scale", problem.affine.scale, dtype, per_atom)
+        offset = _checked("offset", problem.affine.offset, dtype, per_atom)
+    return [gram, shift, start, *constraint, scale, offset]
+
+
+def _checked_constraint(
+    constraint: Constraint, dtype: torch.dtype, n_signals: int, n_atoms: int
+) -> tuple[Tensor | None, ...]:
+    """The tensors of a constraint in the order of the call: mask, lower, upper, threshold, total."""
+    if isinstance(constraint, OnSupport):
+        return _checked("mask", constraint.mask, dtype, (n_signals, n_atoms)), None, None, None, None
+    if isinstance(constraint, SumTo):
+        return None, None, None, None, _checked("total", constraint.total, dtype, (n_signals, 1))
+    if isinstance(constraint, Bounds):
+        per_signal = any(tensor.dim() == 2 for tensor in constraint.tensors())
+        shape = (n_signals, n_atoms) if per_signal else (n_atoms,)
+        bounds = (
+            _checked(name, tensor.expand(shape) if tensor.dim() == 1 else tensor, dtype, shape)
+            for name, tensor in vars(constraint).items()
+        )
+        return (None, *bounds, None)
+    return (None,) * 5
 
 
 def _checked(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

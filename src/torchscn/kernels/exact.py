@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from torchscn.problem import OnSupport, Problem
+from torchscn.constraints import OnSupport
+from torchscn.problem import Problem
 
 __all__ = ["exact_step"]
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from torchscn.constraints import Bounds, Constraint, OnSupport
 from torchscn.kernels.conditioning import Conditioning, relaxation
 from torchscn.kernels.exact import exact_step
 from torchscn.kernels.rule import SweepRule, VanishingAtomError
-from torchscn.problem import Constraint, OnSupport, Problem, Result
+from torchscn.kernels.search import torch_active_set
+from torchscn.problem import Problem, Result
 
 __all__ = ["torch_sweeps"]
 
@@ -31,13 +33,13 @@ def torch_sweeps(problem: Problem, rule: SweepRule) -> Result:
     if problem.rhs.is_cpu and problem.has_vanishing_code():
         raise VanishingAtomError
     start = scaled.start()
-    codes = torch.zeros_like(scaled.rhs) if start is None else start
+    codes = scaled.constraint.project(torch.zeros_like(scaled.rhs)) if start is None else start
     patience = min(_PATIENCE, rule.max_iter) if rule.finishes and rule.tol > 0 else rule.max_iter
     codes, done, n_iter = descent.sweep(codes, patience)
     if n_iter < rule.max_iter and not bool(done.all()):
         codes, done, n_iter = _finish(descent, codes, done, n_iter)
     if not isinstance(problem.constraint, OnSupport):
-        done = done & ~descent.condition.is_cancelling(scaled.rhs, codes, rule.tol)
+        done = done & ~descent.condition.is_cancelling(scaled, codes, rule.tol)
     codes = codes * unit
     finite = problem.is_finite() & torch.isfinite(codes).all(-1)
     codes = torch.where(finite[:, None], codes, torch.nan)
@@ -91,6 +93,11 @@ class _Descent:
 
 def _finish(descent: _Descent, codes: Tensor, done: Tensor, n_iter: int) -> tuple[Tensor, Tensor, int]:
     """Exact steps, with sweeps in between that let atoms enter and leave the supports."""
+    if isinstance(descent.problem.constraint, Bounds):
+        rows = (~done).nonzero().squeeze(-1)
+        result = torch_active_set(descent.problem.take(rows, codes[rows]), descent.rule)
+        codes[rows], done[rows] = result.codes, result.converged
+        return codes, done, n_iter + result.n_iter
     while n_iter < descent.rule.max_iter and not bool(done.all()):
         rows = (~done).nonzero().squeeze(-1)
         problem = descent.problem.take(rows)
@@ -106,7 +113,7 @@ def _sweep(codes: Tensor, rows: Tensor, gram: Tensor, steps: Tensor, constraint:
         group = slice(first, min(first + _GROUP, len(codes)))
         residual = torch.addmm(rows[group], gram[group], codes, alpha=-1)
         for i, j in enumerate(range(group.start, group.stop)):
-            moved = constraint.project_atom(codes[j] + residual[i] * steps[j], j)
+            moved = constraint.settle_atom(codes[j] + residual[i] * steps[j], j, steps[j])
             change = moved - codes[j]
             codes[j] = moved
             residual[i + 1 :].addr_(gram[j + 1 : group.stop, j], change, alpha=-1)

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from torchscn.constraints import Bounds, NonNegative, OnSupport, SumTo
 from torchscn.kernels import sweeps_for
 from torchscn.options import Options
-from torchscn.problem import NonNegative, OnSupport, Problem, Result
+from torchscn.problem import Problem, Result
 from torchscn.solvers.iterate import rounding_level, sweep_rule
 from torchscn.solvers.registry import register_solver
 
@@ -32,4 +33,4 @@ def active_set(problem: Problem, options: Options) -> Result:
 
 def can_finish(problem: Problem) -> bool:
     """Whether exact steps exist for the constraint of the problem."""
-    return isinstance(problem.constraint, (NonNegative, OnSupport))
+    return isinstance(problem.constraint, (NonNegative, OnSupport, Bounds, SumTo))

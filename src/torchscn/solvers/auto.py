@@ -1,5 +1,6 @@
 """The solver for people who do not want to choose one."""
 
+from torchscn.constraints import SumTo
 from torchscn.kernels import sweeps_for
 from torchscn.options import Options
 from torchscn.problem import Problem, Result
@@ -19,10 +20,11 @@ def auto(problem: Problem, options: Options) -> Result:
     With ``max_iter``, which caps the iterations, there are no exact steps: what is not done then is reported as not
     converged.
     """
-    if problem.gram.dim() == 3:
+    if problem.gram.dim() == 3 or isinstance(problem.constraint, SumTo):
         return active_set(problem, options)
     if options.max_iter is not None or not can_finish(problem):
-        return (coordinate if problem.rhs.is_cpu else fista)(problem, options)
+        one_at_a_time = problem.rhs.is_cpu and problem.constraint.is_separable
+        return (coordinate if one_at_a_time else fista)(problem, options)
     if problem.rhs.is_cpu:
         return sweeps_for(problem)(problem, sweep_rule(problem, options, finishes=True))
     result = fista(problem, options)

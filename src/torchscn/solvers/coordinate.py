@@ -19,4 +19,9 @@ def coordinate(problem: Problem, options: Options) -> Result:
         Projected successive over-relaxation: O. L. Mangasarian, Solution of symmetric linear complementarity problems
         by iterative methods, J. Optimization Theory and Applications 22 (1977).
     """
+    if not problem.constraint.is_separable:
+        raise ValueError(
+            f"solver='coordinate' cannot update codes under the constraint {problem.constraint.kind!r} one at a time; "
+            "use solver='auto'."
+        )
     return sweeps_for(problem)(problem, sweep_rule(problem, options))

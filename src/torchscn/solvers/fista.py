@@ -1,11 +1,14 @@
 """FISTA, accelerated projected gradient: the paper's solver. A step is one matrix product, so it suits any device."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from torchscn.constraints import OnSupport
 from torchscn.kernels import Conditioning
 from torchscn.options import Options
-from torchscn.problem import OnSupport, Problem, Result
+from torchscn.problem import Problem, Result
 from torchscn.solvers.iterate import iterate, mark_bad_signals, refuse_vanishing_atoms, step_limit
 from torchscn.solvers.registry import register_solver
 
@@ -31,19 +34,22 @@ def fista(problem: Problem, options: Options) -> Result:
     """
     if problem.gram.dim() == 3:
         raise ValueError("solver='fista' needs one dictionary for all signals; use solver='auto' for one each.")
+    rhs, gram = problem.constraint.regular_form(problem.rhs, problem.gram)
+    problem = replace(problem, rhs=rhs, gram=gram)
     fixed = options.has_fixed_steps
     scaled, unit = (problem, 1.0) if fixed else problem.well_scaled()
     step = _Step(scaled, published=fixed)
     limit = None if fixed else step_limit(scaled, options, step.system())
     refuse_vanishing_atoms(problem)
     start = scaled.start()
-    codes = torch.zeros_like(scaled.rhs) if start is None else start
+    codes = scaled.constraint.project(torch.zeros_like(scaled.rhs)) if start is None else start
     max_iter = MAX_ITER if options.max_iter is None else options.max_iter
     codes, converged, n_iter = iterate(step, codes, limit, max_iter)
     if not fixed:
         converged = converged & ~_is_cancelling(scaled, codes, options)
         # Steps towards zero never arrive.
-        codes = torch.where(codes.abs() > torch.finfo(codes.dtype).eps ** 2, codes, torch.zeros_like(codes))
+        tiny = codes.abs() <= torch.finfo(codes.dtype).eps ** 2
+        codes = torch.where(tiny, torch.zeros_like(codes), codes)
     codes, converged = mark_bad_signals(problem, codes * unit, converged)
     return Result(problem.finish(codes), converged, n_iter, float(n_iter))
 
@@ -51,7 +57,7 @@ def fista(problem: Problem, options: Options) -> Result:
 def _is_cancelling(problem: Problem, codes: Tensor, options: Options) -> Tensor:
     if isinstance(problem.constraint, OnSupport):
         return torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
-    return Conditioning(problem.gram.detach()).is_cancelling(problem.rhs.detach(), codes.detach(), options.tol)
+    return Conditioning(problem.gram.detach()).is_cancelling(problem, codes, options.tol).detach()
 
 
 class _Step:
@@ -76,7 +82,7 @@ class _Step:
         self.contraction = identity - self.gram * lengths
         # Nothing pulls the code of an atom without energy back, so it stays 0.
         self.target = problem.linear() * lengths * problem.has_energy()
-        self.project = problem.constraint.project
+        self.lengths, self.settle = lengths, problem.constraint.settle
         self.restart = not published
         self.momentum = torch.ones_like(problem.rhs[..., :1])
         self.ahead: Tensor | None = None
@@ -87,7 +93,7 @@ class _Step:
 
     def __call__(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         ahead = codes if self.ahead is None else self.ahead
-        following = self.project(torch.addmm(self.target, ahead, self.contraction))
+        following = self.settle(torch.addmm(self.target, ahead, self.contraction), self.lengths)
         moved, step = following - codes, following - ahead
         if self.restart:
             uphill = (-step * moved * self.energy).detach().sum(-1, keepdim=True) > 0

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torchscn.constraints import OnSupport
 from torchscn.kernels import Conditioning, StepLimit, SweepRule, VanishingAtomError
 from torchscn.options import Options
-from torchscn.problem import OnSupport, Problem
+from torchscn.problem import Problem
 from torchscn.tensors import is_readable
 
 __all__ = ["iterate", "mark_bad_signals", "refuse_vanishing_atoms", "rounding_level", "step_limit", "sweep_rule"]

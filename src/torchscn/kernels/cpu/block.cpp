@@ -23,14 +23,28 @@ struct Block : Lanes<T> {
     static constexpr T kCutOff = T(1LL << 50);
     static constexpr int kHastyRounds = 4, kHastySteps = 2, kMostRounds = 200;
 
-    // Constraints, one struct each: what becomes of codes that moved freely. Place i of `mask` belongs to the first of
-    // the codes.
+    struct Rows {
+        T *rhs, *codes, *mask, *lower, *upper, *threshold, *residual, *face;
+    };
+
+    // Constraints, one struct each: what becomes of codes that a gradient step of a length moved freely. Place i of the
+    // rows belongs to the first of the codes.
     struct NonNegative {
-        static inline Vec project(Vec moved, const T*, std::int64_t) { return larger(moved, Vec{}); }
+        static inline Vec settle(Vec moved, const Rows&, std::int64_t, T) { return larger(moved, Vec{}); }
     };
     struct OnSupport {
-        static inline Vec project(Vec moved, const T* mask, std::int64_t i) {
-            return load(mask + i) > T(0) ? moved : Vec{};
+        static inline Vec settle(Vec moved, const Rows& rows, std::int64_t i, T) {
+            return load(rows.mask + i) > T(0) ? moved : Vec{};
+        }
+    };
+    struct Bounds {
+        static inline Vec settle(Vec moved, const Rows& rows, std::int64_t i, T length) {
+            const Vec weight = length * load(rows.threshold + i);
+            const Vec shrunk = larger(moved - weight, Vec{}) + L::smaller(moved + weight, Vec{});
+            return project(shrunk, rows, i);
+        }
+        static inline Vec project(Vec codes, const Rows& rows, std::int64_t i) {
+            return L::smaller(larger(codes, load(rows.lower + i)), load(rows.upper + i));
         }
     };
 
@@ -38,10 +52,6 @@ struct Block : Lanes<T> {
     // atoms, in those of what the codes contribute, which no atom's norm can distort.
     struct Progress {
         Vec step[SCN_VECTORS], code[SCN_VECTORS], step_part[SCN_VECTORS], code_part[SCN_VECTORS];
-    };
-
-    struct Rows {
-        T *rhs, *codes, *mask, *residual, *face;
     };
 
     // Residuals of four atoms, over the first n_known atoms.
@@ -77,7 +87,7 @@ struct Block : Lanes<T> {
                 SCN_UNROLL for (int v = 0; v < SCN_VECTORS; ++v) {
                     const std::int64_t place = (j + i) * kLanes + v * kWidth;
                     const Vec old = load(codes + place);
-                    const Vec next = Constraint::project(old + step * residual[i][v], rows.mask, place);
+                    const Vec next = Constraint::settle(old + step * residual[i][v], rows, place, step);
                     store(codes + place, next);
                     const Vec change = next - old;
                     progress.step[v] += change * change;
@@ -103,6 +113,11 @@ struct Block : Lanes<T> {
             case kOnSupport:
                 return uneven ? sweep<OnSupport, true>(problem, padded, from_zero, rows, progress)
                               : sweep<OnSupport, false>(problem, padded, from_zero, rows, progress);
+            case kBounds:
+                return uneven ? sweep<Bounds, true>(problem, padded, from_zero, rows, progress)
+                              : sweep<Bounds, false>(problem, padded, from_zero, rows, progress);
+            case kSumTo:
+                return;  // its codes cannot be updated one at a time: they never come here
         }
     }
 
@@ -158,11 +173,12 @@ struct Block : Lanes<T> {
     }
 
     // Sweeps until all is done, or, where the problem may be finished by exact steps, until that is faster.
-    static std::int64_t descend(const Problem<T>& problem, std::int64_t padded, const Rows& rows, Progress& progress) {
+    static std::int64_t descend(const Problem<T>& problem, std::int64_t padded, bool from_zero, const Rows& rows,
+                                Progress& progress) {
         std::int64_t n_iter = 0;
         T step = -1, excess_before = 0;
         while (n_iter < problem.max_iter) {
-            sweep(problem, padded, n_iter == 0 && !problem.init, rows, progress);
+            sweep(problem, padded, n_iter == 0 && from_zero, rows, progress);
             ++n_iter;
             if (!problem.stops_early) continue;
             const bool block_done = !problem.by_block || block_error(problem, progress, step) <= problem.block_tol;
@@ -222,18 +238,44 @@ struct Block : Lanes<T> {
         return n_iter;
     }
 
+    // The active-set method, from their codes on, for the lanes that are not done; marks those it has solved.
+    static std::int64_t finish_one_by_one(const Problem<T>& problem, const Rows& rows, const Progress& progress,
+                                          VecMask (&solved)[SCN_VECTORS]) {
+        const std::int64_t n = problem.n_atoms;
+        T *right = rows.face, *lower = right + n, *upper = lower + n, *threshold = upper + n, *codes = threshold + n;
+        T* scratch = codes + n;
+        std::int64_t most_steps = 0;
+        for (int lane = 0; lane < kLanes; ++lane) {
+            if (!unfinished(problem, progress, lane / kWidth)[lane % kWidth]) continue;
+            for (std::int64_t j = 0; j < n; ++j) {
+                const std::int64_t place = j * kLanes + lane;
+                right[j] = rows.rhs[place], codes[j] = rows.codes[place], threshold[j] = rows.threshold[place];
+                lower[j] = rows.lower[place], upper[j] = rows.upper[place];
+            }
+            const OneProblem<T> one{kBounds, n,     problem.max_iter, problem.gram, problem.energy, right, nullptr,
+                                    nullptr, lower, upper,            threshold,    T(0),           codes};
+            std::int64_t n_steps = 0;
+            // Reads the start before it writes the codes.
+            const bool is_solved = solve_one<T>(one, codes, n_steps, scratch) == kOwnSolved;
+            most_steps = n_steps > most_steps ? n_steps : most_steps;
+            if (!is_solved) continue;
+            solved[lane / kWidth][lane % kWidth] = -1;
+            for (std::int64_t j = 0; j < n; ++j) rows.codes[j * kLanes + lane] = codes[j];
+        }
+        return most_steps;
+    }
+
     // NaN in the lanes whose right-hand side is not finite, otherwise 0; such lanes are then solved for zero, so that
     // they have no part in how their block is judged. Returns whether a lane is so bright or dim that squares of its
     // codes could overflow or vanish, with the largest number of every lane that can make a code in `most`.
-    static bool find_poison(const Problem<T>& problem, std::int64_t padded, T* rhs, const T* mask, Vec* poison,
-                            Vec* most) {
+    static bool find_poison(const Problem<T>& problem, std::int64_t padded, const Rows& rows, Vec* poison, Vec* most) {
+        T* rhs = rows.rhs;
         for (int v = 0; v < SCN_VECTORS; ++v) poison[v] = Vec{} + problem.poison, most[v] = Vec{};
         for (std::int64_t j = 0; j < padded; ++j)
             for (int v = 0; v < SCN_VECTORS; ++v) {
                 const Vec value = load(rhs + j * kLanes + v * kWidth);
                 poison[v] += T(0) * value;
-                const Vec pull = mask ? (load(mask + j * kLanes + v * kWidth) > T(0) ? magnitude(value) : Vec{}) : value;
-                most[v] = larger(pull, most[v]);
+                most[v] = larger(pull(problem, rows, j * kLanes + v * kWidth, value), most[v]);
             }
         bool extreme = false;
         for (int lane = 0; lane < kLanes; ++lane) {
@@ -247,12 +289,31 @@ struct Block : Lanes<T> {
         return extreme;
     }
 
+    // What can make codes at place i, as sizes: the right-hand side, and bounds that keep them from zero.
+    static Vec pull(const Problem<T>& problem, const Rows& rows, std::int64_t i, Vec value) {
+        if (rows.mask) return load(rows.mask + i) > T(0) ? magnitude(value) : Vec{};
+        if (!rows.lower) return value;
+        const Vec lower = load(rows.lower + i), upper = load(rows.upper + i), start = Bounds::project(Vec{}, rows, i);
+        const Vec up = upper > start ? value : Vec{}, down = lower < start ? -value : Vec{};
+        return larger(larger(up, down), problem.energy * magnitude(start));
+    }
+
     // Whether an atom without energy would take a code that grows without bound.
-    static bool is_unbounded(const Problem<T>& problem, const T* rhs) {
+    static bool is_unbounded(const Problem<T>& problem, const Rows& rows) {
         VecMask found{};
         for (std::int64_t j = 0; j < problem.n_atoms; ++j)
             if (problem.inverse_diag[j] == T(0))
-                for (int v = 0; v < SCN_VECTORS; ++v) found |= (VecMask)(load(rhs + j * kLanes + v * kWidth) > T(0));
+                for (int v = 0; v < SCN_VECTORS; ++v) {
+                    const std::int64_t i = j * kLanes + v * kWidth;
+                    Vec value = load(rows.rhs + i);
+                    if (rows.lower) {
+                        const Vec weight = load(rows.threshold + i);
+                        const Vec up = load(rows.upper + i) > T(0) ? value : Vec{};
+                        const Vec down = load(rows.lower + i) < T(0) ? -value : Vec{};
+                        value = larger(up, down) - weight;
+                    }
+                    found |= (VecMask)(value > T(0));
+                }
         return L::any(found);
     }
 
@@ -277,14 +338,20 @@ struct Block : Lanes<T> {
             inverse_unit[v] = problem.energy * inverse_size[v];
         }
         multiply_rows(rows.rhs, padded, inverse_size);
-        // Very negative numbers keep codes at zero just as well when they are cut off before they overflow.
+        // Numbers that keep codes at a bound do so just as well when they are cut off before they overflow.
         for (std::int64_t i = 0; i < padded * kLanes; i += kWidth)
-            store(rows.rhs + i, larger(load(rows.rhs + i), Vec{} - kCutOff));
+            store(rows.rhs + i, L::smaller(larger(load(rows.rhs + i), Vec{} - kCutOff), Vec{} + kCutOff));
+        if (rows.lower) {
+            multiply_rows(rows.lower, padded, inverse_unit);
+            multiply_rows(rows.upper, padded, inverse_unit);
+            multiply_rows(rows.threshold, padded, inverse_size);
+        }
         if (problem.init) multiply_rows(rows.codes, padded, inverse_unit);
     }
 
     // A start so far off that its square could overflow, or that is not a number any more, is replaced by zero.
-    static void drop_wild_starts(std::int64_t padded, T* codes) {
+    static void drop_wild_starts(std::int64_t padded, const Rows& rows) {
+        T* codes = rows.codes;
         for (int lane = 0; lane < kLanes; ++lane) {
             bool wild = false;
             for (std::int64_t j = 0; j < padded; ++j) {
@@ -293,6 +360,8 @@ struct Block : Lanes<T> {
             }
             for (std::int64_t j = 0; wild && j < padded; ++j) codes[j * kLanes + lane] = T(0);
         }
+        for (std::int64_t i = 0; rows.lower && i < padded * kLanes; i += kWidth)
+            store(codes + i, Bounds::project(load(codes + i), rows, i));
     }
 
     // Whether the codes of a lane cancel each other so much that a singular G says nothing about them.
@@ -302,24 +371,58 @@ struct Block : Lanes<T> {
         T gain = 0;
         for (std::int64_t j = 0; j < padded; ++j) {
             const std::int64_t place = j * kLanes + v * kWidth + l;
-            gain += rows.rhs[place] * rows.codes[place];
+            // What the codes stand for; on the orthant, at the optimum, that is their part of the right-hand side.
+            const T per_code = rows.lower ? rows.rhs[place] - rows.residual[place] : rows.rhs[place];
+            gain += per_code * rows.codes[place];
         }
         return progress.code_part[v][l] > problem.most_cancellation * gain;
     }
 
     static Rows lay_out(const Problem<T>& problem, std::int64_t padded, T* scratch) {
         const std::int64_t size = padded * kLanes;
-        Rows rows{scratch, scratch + size, nullptr, nullptr, nullptr};
+        Rows rows{scratch, scratch + size, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
         T* next = scratch + 2 * size;
         if (problem.mask) rows.mask = next, next += size;
-        if (problem.finishes) rows.residual = next, rows.face = next + size;
+        if (problem.lower) {
+            rows.lower = next, rows.upper = next + size, rows.threshold = next + 2 * size;
+            next += 3 * size;
+        }
+        rows.residual = next, rows.face = next + size;
         return rows;
     }
 
     static std::size_t scratch_size(const Problem<T>& problem) {
         const auto size = static_cast<std::size_t>(padded_atoms(problem.n_atoms)) * kLanes;
-        const std::size_t face = problem.finishes ? size + Face<T>::scratch_size(problem.n_atoms) : 0;
-        return size * (problem.mask ? 3 : 2) + face;
+        std::size_t face = 0;
+        if (problem.finishes)
+            face = problem.lower ? ActiveSet<T, kBounds>::scratch_size(problem.n_atoms) + size
+                                 : Face<T>::scratch_size(problem.n_atoms);
+        return size * (problem.lower ? 6 : problem.mask ? 4 : 3) + face;
+    }
+
+    // One value per atom for all lanes, or a row for every signal; beyond the atoms and signals there are, `missing`.
+    static void lay_out_bound(const Problem<T>& problem, const T* bound, std::int64_t first, int count, T missing,
+                              T* to) {
+        const std::int64_t n = problem.n_atoms;
+        for (std::int64_t j = 0; j < padded_atoms(n); ++j)
+            for (int lane = 0; lane < kLanes; ++lane)
+                to[j * kLanes + lane] =
+                    j < n && lane < count ? bound[(first + lane) * problem.bounds_stride + j] : missing;
+    }
+
+    // Bounds of the block, and codes inside them to start from; returns whether these are all zero.
+    static bool lay_out_bounds(const Problem<T>& problem, std::int64_t padded, std::int64_t first, int count,
+                               const Rows& rows) {
+        lay_out_bound(problem, problem.lower, first, count, T(0), rows.lower);
+        lay_out_bound(problem, problem.upper, first, count, T(0), rows.upper);
+        lay_out_bound(problem, problem.threshold, first, count, T(0), rows.threshold);
+        VecMask found{};
+        for (std::int64_t i = 0; i < padded * kLanes; i += kWidth) {
+            const Vec codes = Bounds::project(load(rows.codes + i), rows, i);
+            found |= (VecMask)(codes != T(0));
+            store(rows.codes + i, codes);
+        }
+        return !L::any(found);
     }
 
     static std::int64_t solve(const Problem<T>& problem, std::int64_t first, int count, T* scratch) {
@@ -342,21 +445,26 @@ struct Block : Lanes<T> {
             gather(problem.mask + begin, n_atoms, count, rows.mask);
             fill_rows(rows.mask, n_atoms, padded);
         }
+        const bool from_zero =
+            rows.lower ? lay_out_bounds(problem, padded, first, count, rows) : problem.init == nullptr;
         Vec poison[SCN_VECTORS], most[SCN_VECTORS], unit[SCN_VECTORS];
-        const bool scaled = find_poison(problem, padded, rows.rhs, rows.mask, poison, most) || problem.energy != T(1);
-        if (problem.has_vanishing && problem.constraint == kNonNegative && is_unbounded(problem, rows.rhs))
+        const bool scaled = find_poison(problem, padded, rows, poison, most) || problem.energy != T(1);
+        if (problem.has_vanishing && problem.constraint != kOnSupport && is_unbounded(problem, rows))
             __atomic_store_n(problem.unbounded, static_cast<unsigned char>(1), __ATOMIC_RELAXED);
         if (scaled) scale_lanes(problem, padded, rows, most, unit);
-        if (problem.init) drop_wild_starts(padded, rows.codes);
+        if (problem.init) drop_wild_starts(padded, rows);
 
         Progress progress;
-        std::int64_t n_iter = descend(problem, padded, rows, progress);
-        if (problem.finishes) n_iter = finish(problem, padded, n_iter, rows, progress);
+        std::int64_t n_iter = descend(problem, padded, from_zero, rows, progress);
+        VecMask open[SCN_VECTORS], solved[SCN_VECTORS] = {};
+        if (problem.finishes && rows.lower) n_iter += finish_one_by_one(problem, rows, progress, solved);
+        else if (problem.finishes) n_iter = finish(problem, padded, n_iter, rows, progress);
 
-        VecMask open[SCN_VECTORS];
+        if (rows.lower && problem.most_cancellation > T(0)) find_residuals(problem, padded, rows);
         for (int v = 0; v < SCN_VECTORS; ++v) {
             open[v] = unfinished(problem, progress, v);
             for (int l = 0; l < kWidth; ++l) open[v][l] |= is_cancelling(problem, padded, rows, progress, v, l);
+            open[v] &= ~solved[v];
         }
         if (scaled) multiply_rows(rows.codes, n_atoms, unit);
         for (std::int64_t j = 0; j < n_atoms; ++j) {
@@ -375,11 +483,6 @@ struct Block : Lanes<T> {
         return n_iter;
     }
 
-    static OwnStatus solve_own(const T* gram, const T* right, const T* shift, const T* mask, std::int64_t n,
-                               std::int64_t max_iter, T* codes, std::int64_t& n_steps, T* scratch) {
-        return ActiveSet<T>(n, scratch).solve(gram, right, shift, mask, max_iter, codes, n_steps);
-    }
-
     static Condition<T> condition(const T* gram, std::int64_t n, T relax, T* scratch) {
         return Conditioning<T>(gram, n, relax, scratch).examine();
     }
@@ -391,7 +494,7 @@ struct Block : Lanes<T> {
 #define SCN_JOIN(a, b) SCN_JOIN_(a, b)
 #define SCN_KERNEL(T) \
     {Block<T>::kLanes,        Block<T>::condition, Conditioning<T>::scratch_size, Block<T>::scratch_size, \
-     Block<T>::solve,         Block<T>::solve_own, ActiveSet<T>::scratch_size}
+     Block<T>::solve,         solve_one<T>,        ActiveSet<T, kNonNegative>::scratch_size}
 extern const Kernel<float> SCN_JOIN(float32, SCN_ISA);
 extern const Kernel<double> SCN_JOIN(float64, SCN_ISA);
 const Kernel<float> SCN_JOIN(float32, SCN_ISA) = SCN_KERNEL(float);

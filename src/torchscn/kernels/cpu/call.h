@@ -3,14 +3,14 @@
 #pragma once
 #include <cstdint>
 
-constexpr std::int64_t kInterfaceVersion = 3;
+constexpr std::int64_t kInterfaceVersion = 4;
 
 enum ScnNumber : std::int32_t { kFloat32 = 0, kFloat64 = 1 };
 
 // Instruction sets, slowest first.
 enum ScnIsa : std::int32_t { kGeneric = 0, kAvx2 = 1, kAvx512 = 2 };
 
-enum ScnConstraint : std::int32_t { kNonNegative = 0, kOnSupport = 1 };
+enum ScnConstraint : std::int32_t { kNonNegative = 0, kOnSupport = 1, kBounds = 2, kSumTo = 3 };
 
 // What scn_solve returns.
 enum ScnStatus : int { kOk = 0, kOutOfMemory = 1, kBadCall = 2, kFailed = 3, kNotConvex = 4, kUnbounded = 5 };
@@ -21,6 +21,7 @@ struct ScnCall {
     std::int32_t number;             // ScnNumber
     std::int32_t isa;                // ScnIsa, at most scn_best_isa()
     std::int32_t constraint;         // ScnConstraint
+    std::int32_t own_bounds;         // whether lower, upper and threshold have a row for every signal
     std::int32_t by_block;           // judge a block of neighbouring signals as a whole
     std::int32_t finishes;           // take exact steps on the support where sweeps would take long
     std::int64_t n_threads;          // at most this many threads, the caller's included
@@ -38,6 +39,10 @@ struct ScnCall {
     const void* shift;               // n_atoms, or null
     const void* init;                // n_signals x n_atoms, or null
     const void* mask;                // n_signals x n_atoms for kOnSupport, otherwise null
+    const void* lower;               // for kBounds n_atoms or n_signals x n_atoms, may be infinite, otherwise null
+    const void* upper;               // the same
+    const void* threshold;           // the same, finite: weight of |a|
+    const void* total;               // n_signals for kSumTo, otherwise null
     const void* scale;               // n_atoms, or null
     const void* offset;              // n_atoms, given with scale
     void* codes;                     // receives n_signals x n_atoms; may be rhs itself

@@ -226,6 +226,11 @@ ScnStatus solve(const Kernel<T>& kernel, ScnCall& call) {
     problem.shift = static_cast<const T*>(call.shift);
     problem.init = static_cast<const T*>(call.init);
     problem.mask = static_cast<const T*>(call.mask);
+    problem.lower = static_cast<const T*>(call.lower);
+    problem.upper = static_cast<const T*>(call.upper);
+    problem.threshold = static_cast<const T*>(call.threshold);
+    problem.bounds_stride = call.own_bounds ? call.n_atoms : 0;
+    problem.gram = static_cast<const T*>(call.gram);
     problem.packed_gram = packed.get();
     problem.inverse_diag = inverse_diag.get();
     problem.codes = static_cast<T*>(call.codes);
@@ -250,7 +255,7 @@ ScnStatus solve(const Kernel<T>& kernel, ScnCall& call) {
     return work.status == kOk && unbounded ? kUnbounded : work.status.load();
 }
 
-// Problems with Gram matrices of their own.
+// Problems solved one by one: with Gram matrices of their own, or under constraints that no sweep keeps.
 template <class T>
 struct OwnWork {
     const Kernel<T>& kernel;
@@ -263,6 +268,27 @@ struct OwnWork {
 constexpr std::int64_t kOwnAtATime = 16;
 
 template <class T>
+OneProblem<T> one_problem(const ScnCall& call, std::int64_t i) {
+    const std::int64_t n = call.n_atoms, bounds = call.own_bounds ? i * n : 0;
+    const auto at = [](const void* values, std::int64_t place) {
+        return values ? static_cast<const T*>(values) + place : nullptr;
+    };
+    return {static_cast<ScnConstraint>(call.constraint),
+            n,
+            call.max_iter,
+            at(call.gram, call.n_grams == 1 ? 0 : i * n * n),
+            T(1),
+            at(call.rhs, i * n),
+            at(call.shift, 0),
+            at(call.mask, i * n),
+            at(call.lower, bounds),
+            at(call.upper, bounds),
+            at(call.threshold, bounds),
+            call.total ? *at(call.total, i) : T(0),
+            nullptr};
+}
+
+template <class T>
 void solve_own_ones(OwnWork<T>& work) {
     const ScnCall& call = work.call;
     const std::int64_t n = call.n_atoms;
@@ -270,12 +296,9 @@ void solve_own_ones(OwnWork<T>& work) {
     std::int64_t most = 0, total = 0;
     for (std::int64_t begin; (begin = work.next.fetch_add(kOwnAtATime)) < call.n_signals;)
         for (std::int64_t i = begin; i < std::min(begin + kOwnAtATime, call.n_signals); ++i) {
-            const T* mask = call.constraint == kOnSupport ? static_cast<const T*>(call.mask) + i * n : nullptr;
             std::int64_t n_steps = 0;
-            const OwnStatus status = work.kernel.solve_own(
-                static_cast<const T*>(call.gram) + i * n * n, static_cast<const T*>(call.rhs) + i * n,
-                static_cast<const T*>(call.shift), mask, n, call.max_iter, static_cast<T*>(call.codes) + i * n,
-                n_steps, scratch.get());
+            const OwnStatus status = work.kernel.solve_own(one_problem<T>(call, i), static_cast<T*>(call.codes) + i * n,
+                                                           n_steps, scratch.get());
             most = std::max(most, n_steps);
             total += n_steps;
             call.converged[i] = status == kOwnSolved;
@@ -296,16 +319,18 @@ ScnStatus solve_own(const Kernel<T>& kernel, ScnCall& call) {
 
 // Whether the call is one this build understands.
 bool is_known(const ScnCall& call) {
-    const bool has_own = call.n_grams == call.n_signals && !call.init && !call.scale;
-    if (call.n_grams != 1 && !has_own) return false;
+    const bool one_by_one = !call.init && !call.scale;
+    if (call.n_grams != 1 && !(call.n_grams == call.n_signals && one_by_one)) return false;
     const bool known_constraint =
-        call.constraint == kNonNegative || (call.constraint == kOnSupport && call.mask != nullptr);
+        call.constraint == kNonNegative || (call.constraint == kOnSupport && call.mask) ||
+        (call.constraint == kBounds && call.lower && call.upper && call.threshold) ||
+        (call.constraint == kSumTo && call.total && one_by_one);
     return known_constraint && call.isa >= kGeneric && call.isa <= best_isa();
 }
 
 template <class T>
 ScnStatus solve_with(const Kernel<T>& kernel, ScnCall& call) {
-    return call.n_grams == 1 ? solve(kernel, call) : solve_own(kernel, call);
+    return call.n_grams == 1 && call.constraint != kSumTo ? solve(kernel, call) : solve_own(kernel, call);
 }
 
 ScnStatus solve_call(ScnCall& call) {

@@ -29,6 +29,10 @@ struct Problem {
     const T* shift;          // n_atoms, or null for none
     const T* init;           // n_signals x n_atoms to start from, or null for zero
     const T* mask;           // n_signals x n_atoms that the constraint reads, or null
+    const T *lower, *upper;  // bounds of the codes, n_atoms or n_signals x n_atoms, or null
+    const T* threshold;      // weight of |a|, shaped like the bounds, or null
+    std::int64_t bounds_stride;  // n_atoms where every signal has bounds of its own, otherwise 0
+    const T* gram;           // n_atoms x n_atoms, as it was given
     const T* packed_gram;    // [padded / kGroup][padded][kGroup], zero beyond n_atoms
     const T* inverse_diag;   // padded; 0 where an atom has no energy, which keeps its code at 0
     T* codes;                // n_signals x n_atoms; may be rhs itself
@@ -68,7 +72,23 @@ struct Condition {
     T overlap;        // largest norm of a row of G scaled to unit diagonal: rounding errors of a sweep grow with it
 };
 
-// What became of a problem with a Gram matrix of its own.
+// One problem of which nothing is shared with others: minimise a G a' / (2 energy) - (right - shift) a'.
+template <class T>
+struct OneProblem {
+    ScnConstraint constraint;
+    std::int64_t n_atoms;
+    std::int64_t max_iter;
+    const T* gram;
+    T energy;
+    const T* right;
+    const T* shift;                      // or null
+    const T* mask;                       // for kOnSupport
+    const T *lower, *upper, *threshold;  // for kBounds
+    T total;                             // for kSumTo
+    const T* start;                      // allowed codes to start from, for kBounds, or null
+};
+
+// What became of it.
 enum OwnStatus : int { kOwnSolved = 0, kOwnFailed = 1, kOwnNotConvex = 2, kOwnUnbounded = 3 };
 
 // One instruction set's build of the kernel for one number type.
@@ -82,9 +102,8 @@ struct Kernel {
     std::size_t (*scratch_size)(const Problem<T>&);
     // Solves signals [first, first + count), count <= lanes, and returns the sweeps used. `scratch` is 64-byte aligned.
     std::int64_t (*solve_block)(const Problem<T>&, std::int64_t first, int count, T* scratch);
-    // Solves one problem with a Gram matrix of its own in `n_steps` steps; `scratch` holds own_scratch(n) values.
-    OwnStatus (*solve_own)(const T* gram, const T* right, const T* shift, const T* mask, std::int64_t n,
-                           std::int64_t max_iter, T* codes, std::int64_t& n_steps, T* scratch);
+    // Solves one problem by itself in `n_steps` steps; `scratch` holds own_scratch(n) values.
+    OwnStatus (*solve_own)(const OneProblem<T>& problem, T* codes, std::int64_t& n_steps, T* scratch);
     std::size_t (*own_scratch)(std::int64_t n);
 };
 
