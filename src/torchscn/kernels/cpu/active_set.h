@@ -24,6 +24,8 @@ class ActiveSet {
     using Vec = typename L::Vec;
     using Unaligned = typename L::Unaligned;
     static constexpr int kWidth = L::kWidth;
+    static constexpr int kMostAttempts = 3;
+    static constexpr T kDoubt = 64;  // how much more than rounding it takes to doubt codes whose atoms cannot move
     static constexpr bool kBounded = kConstraint == kBounds, kSummed = kConstraint == kSumTo;
 
 public:
@@ -230,12 +232,19 @@ private:
         const std::int64_t max_iter = problem_.max_iter;
         bool arrived = size_ == 0;
         for (; !arrived && size_ > 0 && n_steps < max_iter; ++n_steps) arrived = move();
+        int attempts = 0;
         for (bool polished = false; n_steps < max_iter;) {
             if (is_indefinite_) return kOwnNotConvex;
             bool upwards = true;
             const std::int64_t entering = steepest(upwards);
             if (entering < 0) {
-                if (polished || size_ == 0) return kOwnSolved;
+                if (polished || size_ == 0) {
+                    // Atoms that could not move are tried again, but not forever.
+                    if (!lift_bars() || steepest(upwards) < 0) return kOwnSolved;
+                    if (++attempts > kMostAttempts) return steepest(upwards, kDoubt) < 0 ? kOwnSolved : kOwnFailed;
+                    polished = false;
+                    continue;
+                }
                 // Once more at the end, for what rounding has left.
                 polished = arrived = move();
                 ++n_steps;
@@ -250,11 +259,18 @@ private:
             arrived = false;
             for (; !arrived && size_ > 0 && n_steps < max_iter; ++n_steps) arrived = move();
             // Atoms that were of no use may be, now that another one has joined.
-            if (code_[entering] != before || reference_ != reference_before)
-                for (std::int64_t j = 0; j < n_; ++j) barred_[j] = T(0);
+            if (code_[entering] != before || reference_ != reference_before) lift_bars();
         }
         bool upwards = true;
+        lift_bars();
         return arrived && steepest(upwards) < 0 ? kOwnSolved : kOwnFailed;
+    }
+
+    // Lets every atom be tried; returns whether one was barred.
+    bool lift_bars() {
+        bool found = false;
+        for (std::int64_t j = 0; j < n_; ++j) found |= barred_[j] != T(0), barred_[j] = T(0);
+        return found;
     }
 
     // The side of zero on which a free code with a threshold stays.
@@ -264,7 +280,7 @@ private:
 
     // The atom off the support that lowers the objective fastest, and in which direction; -1 where none does beyond
     // rounding.
-    std::int64_t steepest(bool& upwards) const {
+    std::int64_t steepest(bool& upwards, T doubt = T(1)) const {
         T total = 0, most = 0;
         for (std::int64_t j = 0; j < n_; ++j)
             total += kSummed ? code_[j] * inverse_norm_[j] * (norm_[j] + norm_[reference_]) : size_of(code_[j]);
@@ -278,7 +294,7 @@ private:
                 summed_up = (size_of(right(j)) + size_of(right(reference_)) + (norm_[j] + norm_[reference_]) * total) *
                             inverse_norm_[j];
             if constexpr (kBounded) gain = gain_off_support(j, up), summed_up += threshold_[j];
-            if (gain > most && gain > 8 * epsilon<T>() * summed_up) most = gain, found = j, upwards = up;
+            if (gain > most && gain > doubt * 8 * epsilon<T>() * summed_up) most = gain, found = j, upwards = up;
         }
         return found;
     }
@@ -319,7 +335,7 @@ private:
         find_step(false);
         T length = free_length();
         // Where no atom stands in the way along a dependence, there is nothing to gain on it beyond rounding.
-        if (length == T(1) && has_dependent()) find_step(true), length = free_length();
+        if (has_dependent() && (length == T(1) || !has_finite_step())) find_step(true), length = free_length();
         const bool sum_is_used_up = kSummed && part_to_sum() <= length;
         if (sum_is_used_up) length = part_to_sum();
         bool arrived = !sum_is_used_up;
@@ -367,6 +383,12 @@ private:
             length = part < length ? part : length;
         }
         return length;
+    }
+
+    bool has_finite_step() const {
+        T poison = 0;
+        for (std::int64_t p = 0; p < size_; ++p) poison += T(0) * step_[p];
+        return poison == T(0);
     }
 
     bool has_dependent() const {

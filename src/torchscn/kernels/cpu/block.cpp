@@ -368,14 +368,15 @@ struct Block : Lanes<T> {
     static bool is_cancelling(const Problem<T>& problem, std::int64_t padded, const Rows& rows, const Progress& progress,
                               int v, int l) {
         if (problem.most_cancellation == T(0) || rows.mask) return false;
-        T gain = 0;
+        T gain = 0, parts = 0;
         for (std::int64_t j = 0; j < padded; ++j) {
             const std::int64_t place = j * kLanes + v * kWidth + l;
+            const T code = rows.codes[place];
             // What the codes stand for; on the orthant, at the optimum, that is their part of the right-hand side.
-            const T per_code = rows.lower ? rows.rhs[place] - rows.residual[place] : rows.rhs[place];
-            gain += per_code * rows.codes[place];
+            gain += code * (rows.lower ? rows.rhs[place] - rows.residual[place] : rows.rhs[place]);
+            if (problem.inverse_diag[j] > T(0)) parts += code * code / problem.inverse_diag[j];
         }
-        return progress.code_part[v][l] > problem.most_cancellation * gain;
+        return (rows.lower ? parts : progress.code_part[v][l]) > problem.most_cancellation * gain;
     }
 
     static Rows lay_out(const Problem<T>& problem, std::int64_t padded, T* scratch) {
@@ -462,9 +463,8 @@ struct Block : Lanes<T> {
 
         if (rows.lower && problem.most_cancellation > T(0)) find_residuals(problem, padded, rows);
         for (int v = 0; v < SCN_VECTORS; ++v) {
-            open[v] = unfinished(problem, progress, v);
+            open[v] = unfinished(problem, progress, v) & ~solved[v];
             for (int l = 0; l < kWidth; ++l) open[v][l] |= is_cancelling(problem, padded, rows, progress, v, l);
-            open[v] &= ~solved[v];
         }
         if (scaled) multiply_rows(rows.codes, n_atoms, unit);
         for (std::int64_t j = 0; j < n_atoms; ++j) {
