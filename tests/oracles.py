@@ -42,3 +42,35 @@ def elastic_net(x: Tensor, dictionary: Tensor, lam1: float, lam2: float) -> Tens
         alpha=total / len(D), l1_ratio=lam1 / total, fit_intercept=False, positive=True, tol=1e-13, max_iter=100_000
     )
     return torch.from_numpy(model.fit(D, x.numpy().T).coef_.reshape(len(x), -1))
+
+
+def by_bounds(x: Tensor, dictionary: Tensor, lam2: float, lower: Tensor, upper: Tensor) -> Tensor:
+    """Codes between bounds, by scipy."""
+    n_atoms = len(dictionary)
+    columns = np.vstack([dictionary.numpy().T, np.sqrt(lam2) * np.eye(n_atoms)])
+    codes = [
+        scipy.optimize.lsq_linear(
+            columns, np.concatenate([row, np.zeros(n_atoms)]), (lower.numpy(), upper.numpy()), method="bvls", tol=1e-15
+        ).x
+        for row in x.numpy()
+    ]
+    return torch.from_numpy(np.stack(codes))
+
+
+def signed_lasso(x: Tensor, dictionary: Tensor, lam1: float, lam2: float) -> Tensor:
+    """Signed codes by scikit-learn."""
+    D, total = dictionary.numpy().T, lam1 + lam2
+    model = ElasticNet(alpha=total / len(D), l1_ratio=lam1 / total, fit_intercept=False, tol=1e-14, max_iter=100_000)
+    return torch.from_numpy(model.fit(D, x.numpy().T).coef_.reshape(len(x), -1))
+
+
+def by_sum(x: Tensor, dictionary: Tensor, total: float) -> Tensor:
+    """Non-negative codes with a sum: the point of a polytope nearest to the origin, by scipy's ``nnls``."""
+    codes = []
+    for row in x.numpy():
+        corners = total * dictionary.numpy().T - row[:, None]
+        size = np.abs(corners).max()
+        stacked = np.vstack([corners / size, np.ones(len(dictionary))])
+        weights, _ = scipy.optimize.nnls(stacked, np.eye(len(stacked))[-1])
+        codes.append(total * weights / weights.sum())
+    return torch.from_numpy(np.stack(codes))

@@ -122,11 +122,11 @@ def test_operator_passes_torch_library_checks():
     shift = torch.full((5,), 0.01, dtype=torch.float64).requires_grad_()
     torch.library.opcheck(
         torch.ops.torchscn.solve.default,
-        (rhs, gram, shift, None, "non_negative", None, None, "coordinate", 1e-10, None, "signal"),
+        (rhs, gram, shift, None, "non_negative", None, None, None, "coordinate", 1e-10, None, "signal"),
     )
     torch.library.opcheck(
         torch.ops.torchscn.solve.default,
-        (rhs, gram, None, None, "on_support", rhs.detach(), None, "coordinate", 1e-10, None, "signal"),
+        (rhs, gram, None, None, "on_support", rhs.detach(), None, None, "coordinate", 1e-10, None, "signal"),
     )
 
 

@@ -25,7 +25,7 @@ class ActiveSet {
     using Unaligned = typename L::Unaligned;
     static constexpr int kWidth = L::kWidth;
     static constexpr int kMostAttempts = 3;
-    static constexpr T kDoubt = 64;  // how much more than rounding it takes to doubt codes whose atoms cannot move
+    static constexpr T kDoubt = kConstraint == kNonNegative ? 64 : 4;  // how much more than rounding is not put up with
     static constexpr bool kBounded = kConstraint == kBounds, kSummed = kConstraint == kSumTo;
 
 public:
@@ -239,9 +239,11 @@ private:
             const std::int64_t entering = steepest(upwards);
             if (entering < 0) {
                 if (polished || size_ == 0) {
-                    // Atoms that could not move are tried again, but not forever.
-                    if (!lift_bars() || steepest(upwards) < 0) return kOwnSolved;
-                    if (++attempts > kMostAttempts) return steepest(upwards, kDoubt) < 0 ? kOwnSolved : kOwnFailed;
+                    // What rounding has spoilt and atoms that could not move are tried again, but not forever.
+                    lift_bars();
+                    if (steepest(upwards) < 0 && is_settled()) return kOwnSolved;
+                    if (++attempts > kMostAttempts)
+                        return steepest(upwards, kDoubt) < 0 && is_settled() ? kOwnSolved : kOwnFailed;
                     polished = false;
                     continue;
                 }
@@ -266,11 +268,34 @@ private:
         return arrived && steepest(upwards) < 0 ? kOwnSolved : kOwnFailed;
     }
 
-    // Lets every atom be tried; returns whether one was barred.
-    bool lift_bars() {
-        bool found = false;
-        for (std::int64_t j = 0; j < n_; ++j) found |= barred_[j] != T(0), barred_[j] = T(0);
-        return found;
+    // Lets every atom be tried.
+    void lift_bars() {
+        for (std::int64_t j = 0; j < n_; ++j) barred_[j] = T(0);
+    }
+
+    // Whether nothing pulls the codes on the support any more, beyond doubt.
+    bool is_settled() const {
+        const T total = total_size();
+        for (std::int64_t p = 0; p < size_; ++p)
+            if (size_of(slope(atoms_[p])) > kDoubt * 8 * epsilon<T>() * summed_up(atoms_[p], total)) return false;
+        return true;
+    }
+
+    // The gradient of a free code, less what a threshold takes off.
+    T slope(std::int64_t j) const { return kBounded ? gradient_[j] - sign_[j] * threshold_[j] : gradient_[j]; }
+
+    // What the gradients are sums of: the part of the codes, and for one atom all of it.
+    T total_size() const {
+        T total = kSummed ? 2 * norm_[reference_] * left_of_sum() : T(0);
+        for (std::int64_t j = 0; j < n_; ++j)
+            total += kSummed ? code_[j] * inverse_norm_[j] * (norm_[j] + norm_[reference_]) : size_of(code_[j]);
+        return total;
+    }
+    T summed_up(std::int64_t j, T total) const {
+        if constexpr (kSummed)
+            return (size_of(right(j)) + size_of(right(reference_)) + (norm_[j] + norm_[reference_]) * total) *
+                   inverse_norm_[j];
+        return size_of(right_[j]) + total + (kBounded ? threshold_[j] : T(0));
     }
 
     // The side of zero on which a free code with a threshold stays.
@@ -281,20 +306,15 @@ private:
     // The atom off the support that lowers the objective fastest, and in which direction; -1 where none does beyond
     // rounding.
     std::int64_t steepest(bool& upwards, T doubt = T(1)) const {
-        T total = 0, most = 0;
-        for (std::int64_t j = 0; j < n_; ++j)
-            total += kSummed ? code_[j] * inverse_norm_[j] * (norm_[j] + norm_[reference_]) : size_of(code_[j]);
-        if constexpr (kSummed) total += 2 * norm_[reference_] * left_of_sum();
+        const T total = total_size();
+        T most = 0;
         std::int64_t found = -1;
         for (std::int64_t j = 0; j < n_; ++j) {
             if ((kBounded ? free_[j] : code_[j]) != T(0) || barred_[j] != T(0) || inverse_norm_[j] == T(0)) continue;
-            T summed_up = size_of(right_[j]) + total, gain = gradient_[j];
+            T gain = gradient_[j];
             bool up = true;
-            if constexpr (kSummed)
-                summed_up = (size_of(right(j)) + size_of(right(reference_)) + (norm_[j] + norm_[reference_]) * total) *
-                            inverse_norm_[j];
-            if constexpr (kBounded) gain = gain_off_support(j, up), summed_up += threshold_[j];
-            if (gain > most && gain > doubt * 8 * epsilon<T>() * summed_up) most = gain, found = j, upwards = up;
+            if constexpr (kBounded) gain = gain_off_support(j, up);
+            if (gain > most && gain > doubt * 8 * epsilon<T>() * summed_up(j, total)) most = gain, found = j, upwards = up;
         }
         return found;
     }
@@ -437,10 +457,7 @@ private:
     // step = A^-1 gradient on the support, less what a threshold takes off; with `keep_dependent`, codes of atoms that
     // depend on those before them stay.
     void find_step(bool keep_dependent) {
-        for (std::int64_t p = 0; p < size_; ++p) {
-            step_[p] = gradient_[atoms_[p]];
-            if constexpr (kBounded) step_[p] -= sign_[atoms_[p]] * threshold_[atoms_[p]];
-        }
+        for (std::int64_t p = 0; p < size_; ++p) step_[p] = slope(atoms_[p]);
         solve_lower(keep_dependent);
         solve_upper(keep_dependent);
     }
