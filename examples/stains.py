@@ -12,6 +12,7 @@ import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -37,7 +38,7 @@ N_LOOPED = 5_000  # pixels that scipy is timed on
 
 def load(path: Path | None) -> npt.NDArray[np.uint8]:
     """A colour picture, ``(height, width, 3)``."""
-    picture = skimage.data.immunohistochemistry() if path is None else skimage.io.imread(path)
+    picture: Any = skimage.io.imread(path) if path else skimage.data.immunohistochemistry()  # type: ignore[no-untyped-call]
     if picture.ndim != 3 or picture.shape[-1] < 3 or picture.dtype != np.uint8:
         raise SystemExit(f"{path} must be a colour picture with 8 bits a channel; it has the shape {picture.shape}.")
     return np.asarray(picture[..., :3])
@@ -49,11 +50,13 @@ def optical_density(picture: npt.NDArray[np.uint8]) -> Array:
 
 
 def by_inverse(density: Array, dyes: Array) -> Array:
-    return density @ np.linalg.inv(dyes)
+    amounts: Array = density @ np.linalg.inv(dyes)
+    return amounts
 
 
 def by_nnls(density: Array, dyes: Array) -> Array:
-    return torchscn.nnls(dyes.T, density.T)[0].T
+    amounts: Array = torchscn.nnls(dyes.T, density.T)[0].T
+    return amounts
 
 
 def by_scipy(density: Array, dyes: Array) -> Array:
@@ -73,7 +76,8 @@ def measure(method: Callable[[Array, Array], Array], density: Array, dyes: Array
 def draw(picture: npt.NDArray[np.uint8], amounts: dict[str, Array], path: Path) -> None:
     """The picture, and a row of amounts for each method; red is negative."""
     figure = plt.figure(figsize=(13, 6.4), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[1, 2])
+    halves: Any = figure.subfigures(1, 2, width_ratios=[1, 2])
+    left, right = halves
     axes = left.subplots()
     axes.imshow(picture)
     axes.set(title="picture", xticks=[], yticks=[])

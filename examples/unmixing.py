@@ -47,12 +47,22 @@ def load(path: Path | None) -> Scene:
     content = scipy.io.loadmat(path)
     if {"Y", "GT", "S_GT"} <= content.keys():
         truth = content["S_GT"].transpose(1, 0, 2)
-        return Scene("Samson", content["Y"].T, content["GT"], truth.reshape(-1, truth.shape[-1]), truth.shape[:2])
+        pixels, abundances = content["Y"].T, truth.reshape(-1, truth.shape[-1])
+        spectra = in_brightness_of(pixels, content["GT"], abundances)
+        return Scene("Samson", pixels, spectra, abundances, truth.shape[:2])
     if {"Y", "M", "A", "maxValue"} <= content.keys():
         pixels = content["Y"].T / float(content["maxValue"].item())
         side = (int(content["nRow"].item()), int(content["nCol"].item()))
         return Scene("Jasper Ridge", pixels, content["M"].T, content["A"].T, side)
     raise SystemExit(f"{path} has neither the fields of samson.mat (Y, GT, S_GT) nor those of jasper.mat (Y, M, A).")
+
+
+def in_brightness_of(pixels: Array, spectra: Array, abundances: Array) -> Array:
+    """Spectra that are known up to a factor, as bright as the pixels that show nothing else; sums need that."""
+    pure = np.stack([pixels[own > 0.99].mean(0) for own in abundances.T])
+    factors = (pure * spectra).sum(-1) / (spectra**2).sum(-1)
+    brighter: Array = spectra * factors[:, None]
+    return brighter
 
 
 def synthetic(side: int = 100, n_bands: int = 150, n_materials: int = 4, noise: float = 0.01) -> Scene:
@@ -84,12 +94,14 @@ def scipy_fcls(scene: Scene, weight: float = 1e3) -> Array:
 
 
 def our_nnls(scene: Scene) -> Array:
-    return torchscn.nnls(scene.endmembers.T, scene.pixels.T)[0].T
+    abundances: Array = torchscn.nnls(scene.endmembers.T, scene.pixels.T)[0].T
+    return abundances
 
 
 def our_fcls(scene: Scene) -> Array:
     pixels, endmembers = torch.from_numpy(scene.pixels), torch.from_numpy(scene.endmembers)
-    return torchscn.sparse_code(pixels, endmembers, constraint="sum_to_one").numpy()
+    abundances: Array = torchscn.sparse_code(pixels, endmembers, constraint="sum_to_one").numpy()
+    return abundances
 
 
 def measure(method: Callable[[Scene], Array], scene: Scene) -> tuple[Array, float]:
@@ -107,7 +119,8 @@ def draw(scene: Scene, found: dict[str, Array], path: Path) -> None:
     rows = {"known": scene.abundances, **found}
     n_materials = len(scene.endmembers)
     figure = plt.figure(figsize=(3.2 + 2 * n_materials, 2 * len(rows)), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[3.2, 2 * n_materials])
+    halves: Any = figure.subfigures(1, 2, width_ratios=[3.2, 2 * n_materials])
+    left, right = halves
     axes = left.subplots()
     for number, spectrum in enumerate(scene.endmembers):
         axes.plot(spectrum, label=f"material {number + 1}")

@@ -105,7 +105,7 @@ class Options(Settings):
     """
 
     solver: str = setting("auto", "how codes are computed, one of torchscn.list_solvers()")
-    tol: float = setting(1e-4, _TOL_MEANING, at_least=0)
+    tol: float = setting(1e-6, _TOL_MEANING, at_least=0)
     max_iter: int | None = setting(
         None, "cap on the solver's iterations; none: the solver's own", at_least=1, whole=True
     )
@@ -127,7 +127,7 @@ class Options(Settings):
             >>> authors.change(tol=1e-3)
             Options(solver='fista', tol=0.001, max_iter=None, grad='implicit', stop='signal')
             >>> authors.change(solver="coordinate")
-            Options(solver='coordinate', tol=0.0001, max_iter=None, grad='implicit', stop='signal')
+            Options(solver='coordinate', tol=1e-06, max_iter=None, grad='implicit', stop='signal')
         """
         for name in given:
             if name not in self.__dataclass_fields__:
