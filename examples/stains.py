@@ -81,10 +81,10 @@ def draw(picture: npt.NDArray[np.uint8], amounts: dict[str, Array], path: Path) 
     axes = left.subplots()
     axes.imshow(picture)
     axes.set(title="picture", xticks=[], yticks=[])
+    most = np.quantile(amounts["non-negative"], 0.99)
     grid = right.subplots(len(amounts), len(STAINS))
     for line, (title, values) in zip(grid, amounts.items(), strict=True):
         for number, axes in enumerate(line):
-            most = np.quantile(amounts["non-negative"][:, number], 0.995)
             image = values[:, number].reshape(picture.shape[:2])
             axes.imshow(image, cmap="RdGy", vmin=-most, vmax=most)
             axes.set(xticks=[], yticks=[], title=STAINS[number])

@@ -125,7 +125,7 @@ def draw(scene: Scene, found: dict[str, Array], path: Path) -> None:
     for number, spectrum in enumerate(scene.endmembers):
         axes.plot(spectrum, label=f"material {number + 1}")
     axes.set(title=f"{scene.name}: endmembers", xlabel="band", ylabel="reflectance")
-    axes.legend(frameon=False)
+    left.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     grid = right.subplots(len(rows), n_materials, squeeze=False)
     image: Any = None
     for line, (title, abundances) in zip(grid, rows.items(), strict=True):
