@@ -20,7 +20,7 @@ demo: .venv/ready  ## the main job: train a small network on the embedded digits
 bench: .venv/ready  ## measure everything side by side with alternatives (half an hour; run nothing else meanwhile)
 	$(BIN)/scn bench all --threads 2 --output benchmarks/results --draw docs/benchmarks
 
-fuzz: .venv/ready  ## try hard to break every promise, and write docs/trust.md (about ten minutes)
+fuzz: .venv/ready  ## try hard to break every promise, and write docs/trust.md (about a quarter of an hour)
 	$(BIN)/python -m tools.fuzz
 
 results: .venv/ready  ## update docs/results.md, its pictures and the README from the recorded runs

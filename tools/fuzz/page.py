@@ -12,6 +12,7 @@ TEMPLATE = Path(__file__).with_name("trust.md")
 HEADINGS = {
     "solvers": ("problems", "lies or wrong gradients"),
     "layers": ("positions", "layers that miss a bound"),
+    "constraints": ("problems", "lies"),
     "kernel": ("builds", "failures"),
     "files": ("mutations", "silent differences, or other errors than a sentence"),
     "kills": ("kills", "runs that end in other weights"),

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from torchscn.bench.competitors import jax_nnls, qpth_qp, scikit_learn, scipy_nnls, spams_lasso
+from torchscn.bench.competitors import jax_nnls, moreau_qp, qpth_qp, scikit_learn, scipy_nnls, spams_lasso
 from torchscn.bench.competitors.authors import replace_layers
 from torchscn.bench.competitors.autograd_fista import fifty_steps
 from torchscn.bench.competitors.fused_fista import fused_fista
@@ -95,6 +95,10 @@ def _many_matrices_rows(problem: ManyMatrices, rounds: int) -> Rows:
     if qpth_qp.PACKAGE.is_installed():
         runs["qpth"] = lambda: qpth_qp.solve(rhs, gram)
         with_gradients["qpth"] = _with_gradients(qpth_qp.solve, rhs, gram)
+    if moreau_qp.PACKAGE.is_installed():
+        by_moreau = moreau_qp.prepare(*rhs.shape)
+        runs["Moreau"] = lambda: by_moreau(rhs, gram)
+        with_gradients["Moreau"] = _with_gradients(by_moreau, rhs, gram)
     if jax_nnls.PACKAGE.is_installed():
         runs["jaxnnls"], with_gradients["jaxnnls"] = jax_nnls.prepare(rhs, gram)
     rows = _ratio_rows(best_times(runs, rounds), _largest_errors(runs, nnls(atoms.mT, x)[0]))
