@@ -95,6 +95,44 @@ static bool solves(std::size_t n_signals, std::size_t n_atoms, std::size_t n_fea
     return all;
 }
 
+// The same under bounds, some of them infinite, or with a sum: everything is solved, and the codes are allowed.
+template <class T>
+static bool keeps(ScnConstraint constraint, std::size_t n_signals, std::size_t n_atoms, std::size_t n_features, bool own) {
+    std::mt19937 random(static_cast<unsigned>(n_signals + n_atoms));
+    std::normal_distribution<double> normal;
+    const std::vector<T> gram = random_gram<T>(n_atoms, n_features, 1e-1, random);
+    const T infinite = std::numeric_limits<T>::infinity();
+    std::vector<T> rhs(n_signals * n_atoms), codes(rhs.size()), total(n_signals, T(2));
+    std::vector<T> lower(own ? rhs.size() : n_atoms), upper(lower.size()), threshold(lower.size(), T(0.1));
+    for (T& value : rhs) value = static_cast<T>(normal(random));
+    for (std::size_t i = 0; i < lower.size(); ++i) {
+        lower[i] = i % 3 == 0 ? -infinite : static_cast<T>(normal(random));
+        upper[i] = i % 4 == 0 ? infinite : (i % 3 == 0 ? T(0) : lower[i]) + static_cast<T>(i % 5);
+    }
+    std::vector<unsigned char> converged(n_signals);
+    ScnCall call = make_call(rhs, gram, codes, converged);
+    call.finishes = 1;
+    call.constraint = constraint;
+    call.own_bounds = own;
+    if (constraint == kSumTo) call.total = total.data();
+    else call.lower = lower.data(), call.upper = upper.data(), call.threshold = threshold.data();
+    const int status = scn_solve(&call);
+    bool all = status == kOk;
+    for (unsigned char done : converged) all = all && done;
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+        const std::size_t bound = own ? i : i % n_atoms;
+        all = all && (constraint == kSumTo ? codes[i] >= T(0) : codes[i] >= lower[bound] && codes[i] <= upper[bound]);
+    }
+    for (std::size_t i = 0; constraint == kSumTo && i < n_signals; ++i) {
+        double sum = 0;
+        for (std::size_t j = 0; j < n_atoms; ++j) sum += static_cast<double>(codes[i * n_atoms + j]);
+        all = all && std::fabs(sum - 2) < 1e-5;
+    }
+    if (!all) std::printf("constraint %d: status %d with %zu atoms, %zu features, %zu signals\n", constraint, status,
+                          n_atoms, n_features, n_signals);
+    return all;
+}
+
 template <class T>
 static bool solves_all() {
     bool ok = true;
@@ -103,7 +141,8 @@ static bool solves_all() {
             for (unsigned n_features : {2 * n_atoms + 3, n_atoms / 3 + 1})
                 for (bool on_support : {false, true})
                     for (bool own : {false, true})
-                        ok = solves<T>(n_signals, n_atoms, n_features, on_support, own) && ok;
+                        ok = solves<T>(n_signals, n_atoms, n_features, on_support, own) &&
+                             keeps<T>(on_support ? kBounds : kSumTo, n_signals, n_atoms, n_features, own) && ok;
     return ok;
 }
 
@@ -137,6 +176,8 @@ int main() {
     ok = refuses("another version", [](ScnCall& call) { call.interface_version = kInterfaceVersion + 1; }) && ok;
     ok = refuses("an unknown constraint", [](ScnCall& call) { call.constraint = 99; }) && ok;
     ok = refuses("a support without its mask", [](ScnCall& call) { call.constraint = kOnSupport; }) && ok;
+    ok = refuses("bounds without numbers", [](ScnCall& call) { call.constraint = kBounds; }) && ok;
+    ok = refuses("a sum without a total", [](ScnCall& call) { call.constraint = kSumTo; }) && ok;
     ok = refuses("an unknown number type", [](ScnCall& call) { call.number = 99; }) && ok;
     ok = refuses("two matrices for one signal", [](ScnCall& call) { call.n_grams = 2; }) && ok;
     ok = refuses("an unknown instruction set", [](ScnCall& call) { call.isa = 99; }) && ok;

@@ -365,3 +365,70 @@ def test_constraints_are_recreated_from_their_tensors():
         assert all(torch.equal(a, b) for a, b in zip(again.tensors(), fitted.tensors(), strict=True))
         some = fitted.take(torch.tensor([1, 3]))
         assert_close(some.project(rhs[[1, 3]]), fitted.project(rhs)[[1, 3]])
+
+
+def test_zero_atom_between_bounds_that_exclude_zero(kernel):
+    """The others are so small that everything is scaled; the code of the zero atom is, too."""
+    D = torch.tensor([[0.0], [1e-4]]).double()
+    bounds = Bounds(torch.tensor([1.0, -1e9]).double(), torch.tensor([2.0, 1e9]).double())
+    codes = torchscn.sparse_code(torch.ones(1, 1).double(), D, constraint=bounds)
+    assert_close(codes, torch.tensor([[1.0, 1e4]]).double())
+
+
+def test_codes_stay_between_bounds_that_underflow(kernel):
+    x, D = torch.full((1, 2), -1e20), torch.eye(2) * 1e-18
+    assert (torchscn.sparse_code(x, D, constraint=Bounds(-1e-7, 1e-7)) >= -1e-7).all()
+    solution = torchscn.solve(torch.full((1, 2), -1e16), torch.eye(2), constraint=Bounds(-0.1, 0.1), solver="fista")
+    assert_close(solution.codes, torch.full((1, 2), -0.1))
+
+
+def test_sum_tells_nearly_equal_atoms_apart(kernel):
+    """Their difference is lost in the Gram matrix, but not in the right-hand side."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        D = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+        x = torch.randn(1, 4, generator=generator, dtype=torch.float64)
+        D[2] = D[0] + 1e-7 * torch.randn(4, generator=generator, dtype=torch.float64)
+        solution = torchscn.solve(x, D, constraint=SumTo(2.5))
+        found, swapped = (torchscn.objective(x, D, codes) for codes in (solution.codes, solution.codes[:, [2, 1, 0]]))
+        assert solution.converged.all()
+        assert found <= swapped * (1 + 1e-12)
+
+
+def test_sum_over_a_dictionary_that_underflows(kernel):
+    x, D = torch.tensor([[0.6, 0.4]]) * 1e-22, torch.eye(2) * 1e-22
+    assert_close(torchscn.sparse_code(x, D, constraint="sum_to_one"), torch.tensor([[0.6, 0.4]]))
+
+
+@pytest.mark.skipif(KERNELS[0] == "torch", reason="plain torch takes the gradient of a rounding-level ridge")
+@pytest.mark.parametrize("lam1", [0.0, 0.1])
+def test_gradient_with_duplicate_atoms_is_moderate(lam1):
+    D = random_dictionary(5, 7)
+    D[1] = D[0]
+    D.requires_grad_()
+    torchscn.sparse_code(signals(4, 7), D, lam1, constraint="signed").square().sum().backward()
+    assert D.grad.abs().max() < 100
+
+
+def test_what_bounds_force_is_not_cancellation(kernel):
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        D, x = (torch.randn(n, 1, generator=generator, dtype=torch.float64) for n in (3, 2))
+        lower, upper = torch.randn(2, 2, 3, generator=generator, dtype=torch.float64).sort(0).values
+        assert torchscn.solve(x, D, 0.1, constraint=Bounds(lower, upper)).converged.all()
+
+
+def test_bounds_under_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        upper = torch.nn.Linear(7, 5)(torch.randn(4, 7)).abs()
+        codes = torchscn.sparse_code(torch.randn(4, 7), torch.randn(5, 7), constraint=Bounds(0, upper))
+    assert upper.dtype == torch.bfloat16
+    assert codes.dtype == torch.float32
+    assert (codes <= upper.float()).all()
+
+
+def test_gradient_of_a_bad_signal_is_not_everyones():
+    x, total = signals(4, 9), torch.ones((), dtype=torch.float64, requires_grad=True)
+    x[1, 0] = math.nan
+    torchscn.sparse_code(x, random_dictionary(5, 9), constraint=SumTo(total))[[0, 2, 3]].square().sum().backward()
+    assert total.grad.isfinite()

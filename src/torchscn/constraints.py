@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchscn.checks import Registry, check_choice
-from torchscn.tensors import as_rows, check_same_kind, is_readable
+from torchscn.tensors import as_rows, is_readable
 
 __all__ = [
     "CONSTRAINTS",
@@ -362,7 +362,9 @@ class SumTo(Constraint):
         """The solution on the support for a right-hand side less a level, which makes it sum to ``total``."""
         _, regular = self.regular_form(rhs, gram)
         free, along = solve(rhs, regular, codes), solve(torch.ones_like(rhs), regular, codes)
-        level = (free.sum(-1, keepdim=True) - total) / along.sum(-1, keepdim=True)
+        sum_along = along.sum(-1, keepdim=True)
+        # Signals without a solution have no support.
+        level = torch.where(sum_along > 0, (free.sum(-1, keepdim=True) - total) / sum_along, 0.0)
         return free - level * along, level
 
 
@@ -402,10 +404,18 @@ def _divided(value: Any, by: Tensor) -> Tensor:
 
 
 def _as_tensor(what: str, value: Any, rhs: Tensor, gram: Tensor) -> Tensor:
+    if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+        value = value.to(rhs.dtype)  # as what autocast makes
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        # Like the Gram matrix, so that vmap over signals does not take it for one per signal.
-        return torch.as_tensor(value, dtype=gram.dtype, device=gram.device)
-    check_same_kind(what, value, "the problem", rhs)
+        try:
+            # Like the Gram matrix, so that vmap over signals does not take it for one per signal.
+            return torch.as_tensor(value, dtype=gram.dtype, device=gram.device)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"{what} must be a number, a tensor or a list of numbers; got {value!r}.") from None
+    if value.dtype != rhs.dtype or value.device != rhs.device:
+        raise TypeError(
+            f"{what} is {value.dtype} on {value.device} but the problem is {rhs.dtype} on {rhs.device}; convert it."
+        )
     return value
 
 

@@ -89,10 +89,16 @@ class Conditioning:
     def is_cancelling(self, problem: Problem, codes: Tensor, tol: float) -> Tensor:
         """For every signal, whether codes cancel each other so much that a singular matrix says nothing about them."""
         most = max(1.25 * tol**2 / torch.finfo(codes.dtype).eps, 100.0)
-        parts = (codes * self.norms).square().sum(-1)
-        # What the codes stand for; on the orthant, at the optimum, that is the same.
-        gain = problem.linear() if isinstance(problem.constraint, NonNegative) else codes @ problem.gram
-        cancelling: Tensor = ~self.is_regular & (parts > most * (gain * codes).sum(-1))
+        parts = (codes * self.norms).square()
+        if isinstance(problem.constraint, NonNegative):
+            gain = (problem.linear() * codes).sum(-1)
+        else:
+            # What the codes stand for; on the orthant, at the optimum, that is the same. Codes at a bound are exact,
+            # and others may be large because they are.
+            fixed = problem.constraint.movable(codes) == 0
+            gain = (codes @ problem.gram * codes).sum(-1) + (parts * fixed).sum(-1)
+            parts = parts * ~fixed
+        cancelling: Tensor = ~self.is_regular & (parts.sum(-1) > most * gain)
         return cancelling
 
 

@@ -39,7 +39,12 @@ def _check(problem: Problem) -> None:
     gram = (problem.gram / norms[..., :, None] / norms[..., None, :]).nan_to_num(0, 0, 0)
     if bool((energy < 0).any()) or bool((gram.abs() > 1 + _rounding(gram)).any()):
         raise ValueError(f"{NOT_CONVEX}.")  # no two atoms have a product larger than that of their norms
-    if not isinstance(problem.constraint, (OnSupport, SumTo)):
+    if isinstance(problem.constraint, SumTo):
+        right = problem.linear()
+        lost = (energy.amax(-1) <= limits.tiny / limits.eps) & ((right != 0).any(-1) | (energy != 0).any(-1))
+        if bool(lost.any()):
+            raise VanishingAtomError
+    elif not isinstance(problem.constraint, OnSupport):
         pull = problem.constraint.pull(problem.linear())
         if bool(((energy <= limits.tiny / limits.eps) & (pull > 0)).any()):
             raise VanishingAtomError
@@ -241,7 +246,7 @@ class _SumSearch(_Search):
         self.own_gram, self.own_right, self.total = gram, right, total
         energy = gram.diagonal(dim1=-2, dim2=-1)
         self.own_norms = energy.sqrt()
-        best = ((energy * total / 2 - right) * total).argmin(-1, keepdim=True)
+        best = (energy * total / 2 - right).argmin(-1, keepdim=True)
         self._measure_from(best)
         super().__init__(self.gram, self.right, self.usable, _at_least_zero(right))
         self.noise = self._noise()
@@ -253,16 +258,18 @@ class _SumSearch(_Search):
         measured = gram - to_reference[:, :, None] - (to_reference - own)[:, None, :]
         energy = measured.diagonal(dim1=-2, dim2=-1)
         self.sizes = self.own_norms + self.own_norms.gather(-1, reference)
-        is_other = energy > _rounding(gram) / 8 * self.sizes.square()  # not the reference over again
-        self.usable = is_other.scatter(-1, reference, False)
-        self.norms = torch.where(self.usable, power_of_two(energy.clamp(min=0).sqrt()), 1.0)
+        # An atom that is nearly the reference has an energy lost in rounding, but the right-hand side may tell.
+        energy = torch.maximum(energy, _rounding(gram) / 8 * self.sizes.square())
+        measured = measured.diagonal_scatter(energy, dim1=-2, dim2=-1)
+        self.usable = (energy > 0).scatter(-1, reference, False)
+        self.norms = torch.where(self.usable, power_of_two(energy.sqrt()), 1.0)
         self.gram = measured / self.norms[:, :, None] / self.norms[:, None, :]
         right = self.own_right - self.own_right.gather(-1, reference) - self.total * (to_reference - own)
         self.right = right / self.norms
 
     def _noise(self) -> Tensor:
         """How much more rounding there is in products with an atom than its norm explains."""
-        return 1 + (self.sizes / self.norms).square()
+        return (1 + (self.sizes / self.norms).square()).clamp(max=1 / (2 * _rounding(self.gram)))
 
     def _left(self) -> Tensor:
         """What the other codes leave of the sum."""

@@ -41,6 +41,8 @@ def torch_sweeps(problem: Problem, rule: SweepRule) -> Result:
     if not isinstance(problem.constraint, OnSupport):
         done = done & ~descent.condition.is_cancelling(scaled, codes, rule.tol)
     codes = codes * unit
+    if isinstance(problem.constraint, Bounds):
+        codes = problem.constraint.project(codes)  # what was scaled may have lost digits to underflow
     finite = problem.is_finite() & torch.isfinite(codes).all(-1)
     codes = torch.where(finite[:, None], codes, torch.nan)
     return Result(problem.finish(codes), done & finite, n_iter, float(n_iter))

@@ -48,8 +48,10 @@ def fista(problem: Problem, options: Options) -> Result:
     if not fixed:
         converged = converged & ~_is_cancelling(scaled, codes, options)
         # Steps towards zero never arrive.
-        tiny = codes.abs() <= torch.finfo(codes.dtype).eps ** 2
+        tiny = (codes.abs() <= torch.finfo(codes.dtype).eps ** 2) & (scaled.constraint.movable(codes) > 0)
         codes = torch.where(tiny, torch.zeros_like(codes), codes)
+        if not scaled.constraint.is_separable:
+            codes = scaled.constraint.project(codes)  # once more, for what rounding has left
     codes, converged = mark_bad_signals(problem, codes * unit, converged)
     return Result(problem.finish(codes), converged, n_iter, float(n_iter))
 

@@ -113,15 +113,17 @@ private:
     // Begins with all of the sum for the atom that is best alone.
     bool scale_summed() {
         const T* gram = problem_.gram;
-        T poison = 0, lowest = infinity<T>();
+        T poison = 0, lowest = infinity<T>(), largest = 0;
         for (std::int64_t i = 0; i < n_ * n_; ++i) poison += T(0) * gram[i];
         for (std::int64_t j = 0; j < n_; ++j) {
-            const T energy = gram[j * n_ + j], value = (energy * problem_.total / 2 - right(j)) * problem_.total;
+            const T energy = gram[j * n_ + j], value = energy * problem_.total / 2 - right(j);
+            largest = energy > largest ? energy : largest;
             poison += T(0) * right(j);
             is_indefinite_ |= energy < T(0);
             norm_[j] = root(energy);
             if (value < lowest) lowest = value, reference_ = j;
         }
+        is_unbounded_ = largest <= smallest_energy<T>() && (largest > T(0) || lowest != T(0));  // digits are lost
         if (poison == T(0) && !is_indefinite_) measure_from_reference();
         return poison == T(0);
     }
@@ -131,19 +133,25 @@ private:
         const T* gram = problem_.gram;
         const T own = gram[r * n_ + r];
         for (std::int64_t j = 0; j < n_; ++j) {
-            const T energy = gram[j * n_ + j] - 2 * gram[j * n_ + r] + own, size = norm_[j] + norm_[r];
-            const bool is_other = energy > 4 * rounding() * size * size;  // not the reference over again
+            T energy = gram[j * n_ + j] - 2 * gram[j * n_ + r] + own;
+            const T size = norm_[j] + norm_[r];
             is_indefinite_ |= energy < -32 * rounding() * size * size;
-            inverse_norm_[j] = is_other && j != r ? T(1) / L::power_of_two(Vec{} + root(energy))[0] : T(0);
+            energy = larger(energy, 4 * rounding() * size * size);
+            inverse_norm_[j] = energy > T(0) && j != r ? T(1) / L::power_of_two(Vec{} + root(energy))[0] : T(0);
         }
         for (std::int64_t j = 0; j < n_; ++j) {
             const T to_reference = gram[j * n_ + r];
             for (std::int64_t k = 0; k < n_; ++k)
                 gram_[j * n_ + k] = (gram[j * n_ + k] - to_reference - (gram[k * n_ + r] - own)) * inverse_norm_[j] *
                                     inverse_norm_[k];
+            // An atom that is nearly the reference has an energy lost in rounding, but the right-hand side may tell.
+            const T size = (norm_[j] + norm_[r]) * inverse_norm_[j];
+            gram_[j * n_ + j] = larger(gram_[j * n_ + j], 4 * rounding() * size * size);
             right_[j] = (right(j) - right(r) - problem_.total * (to_reference - own)) * inverse_norm_[j];
         }
     }
+
+    static T larger(T a, T b) { return a > b ? a : b; }
 
     // What the other codes leave of the sum.
     T left_of_sum() const {
@@ -430,7 +438,8 @@ private:
     T noise(std::int64_t atom) const {
         if constexpr (!kSummed) return T(1);
         const T size = (norm_[atom] + norm_[reference_]) * inverse_norm_[atom];
-        return T(1) + size * size;
+        const T found = T(1) + size * size, most = T(1) / (16 * rounding());
+        return found < most ? found : most;
     }
 
     // Adds an atom to the support. One that depends on those there gets the smallest pivot that rounding can tell from

@@ -346,7 +346,7 @@ struct Block : Lanes<T> {
             multiply_rows(rows.upper, padded, inverse_unit);
             multiply_rows(rows.threshold, padded, inverse_size);
         }
-        if (problem.init) multiply_rows(rows.codes, padded, inverse_unit);
+        if (problem.init || rows.lower) multiply_rows(rows.codes, padded, inverse_unit);
     }
 
     // A start so far off that its square could overflow, or that is not a number any more, is replaced by zero.
@@ -372,9 +372,16 @@ struct Block : Lanes<T> {
         for (std::int64_t j = 0; j < padded; ++j) {
             const std::int64_t place = j * kLanes + v * kWidth + l;
             const T code = rows.codes[place];
-            // What the codes stand for; on the orthant, at the optimum, that is their part of the right-hand side.
-            gain += code * (rows.lower ? rows.rhs[place] - rows.residual[place] : rows.rhs[place]);
-            if (problem.inverse_diag[j] > T(0)) parts += code * code / problem.inverse_diag[j];
+            if (!rows.lower) {
+                gain += code * rows.rhs[place];
+                continue;
+            }
+            // What the codes stand for; on the orthant, at the optimum, that is their part of the right-hand side. Codes
+            // at a bound are exact, and others may be large because they are.
+            const T own = problem.inverse_diag[j] > T(0) ? code * code / problem.inverse_diag[j] : T(0);
+            const bool is_free = code > rows.lower[place] && code < rows.upper[place];
+            gain += code * (rows.rhs[place] - rows.residual[place]) + (is_free ? T(0) : own);
+            parts += is_free ? own : T(0);
         }
         return (rows.lower ? parts : progress.code_part[v][l]) > problem.most_cancellation * gain;
     }
@@ -467,6 +474,8 @@ struct Block : Lanes<T> {
             for (int l = 0; l < kWidth; ++l) open[v][l] |= is_cancelling(problem, padded, rows, progress, v, l);
         }
         if (scaled) multiply_rows(rows.codes, n_atoms, unit);
+        // What was scaled may have lost digits to underflow; the bounds that were given have not.
+        if (scaled && rows.lower) lay_out_bounds(problem, padded, first, count, rows);
         for (std::int64_t j = 0; j < n_atoms; ++j) {
             const T scale = problem.scale ? problem.scale[j] : T(1), offset = problem.scale ? problem.offset[j] : T(0);
             for (int v = 0; v < SCN_VECTORS; ++v) {

@@ -172,7 +172,7 @@ private:
             Vec pivot = tile[j][j], inverse{};
             for (int k = 0; k < j; ++k) pivot -= tile[j][k] * tile[j][k];
             // A pivot lost in rounding belongs to an atom that depends on those before it: its code stays.
-            const VecMask kept = (VecMask)(pivot > problem_.face_ridge * diagonal);
+            const VecMask kept = (VecMask)(pivot > problem_.least_pivot * diagonal);
             for (int l = 0; l < kWidth; ++l) inverse[l] = kept[l] ? T(1) / root(pivot[l]) : T(0);
             at(inverse_, p + j) = inverse;
             tile[j][j] = pivot * inverse;

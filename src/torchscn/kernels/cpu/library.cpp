@@ -195,6 +195,8 @@ bool set_rule(const Kernel<T>& kernel, const ScnCall& call, Problem<T>& problem)
     problem.largest_step = problem.largest_code_step = problem.shortest_step = problem.most_cancellation = 0;
     problem.finishes = call.finishes != 0 && problem.stops_early;
     problem.face_ridge = std::numeric_limits<T>::epsilon() * (4 + std::sqrt(static_cast<T>(call.n_atoms)));
+    // A ridge does not make an atom one that can be told from those it depends on.
+    problem.least_pivot = call.ridge > 0 ? T(2.5) * (problem.face_ridge + static_cast<T>(call.ridge)) : problem.face_ridge;
     if (!problem.stops_early || problem.poison != T(0)) return true;
     Aligned<T> scratch(kernel.condition_scratch(call.n_atoms));
     const Condition<T> condition =

@@ -54,7 +54,8 @@ struct Problem {
     // singular G gets lost. 0 for no limit.
     T most_cancellation;
     bool finishes;           // by exact steps on the support where sweeps would take long
-    T face_ridge;            // of exact steps: a smaller part of an atom is not told from none
+    T face_ridge;            // of exact steps
+    T least_pivot;           // of exact steps: a smaller part of an atom is not told from none
     T relax;                 // over-relaxation, between 0 and 2
     T energy;                // packed_gram is G divided by this power of two
     bool has_vanishing;      // there are atoms with no energy, or so little that it cannot be told from none
