@@ -255,3 +255,18 @@ def test_numbers_whose_squares_overflow_or_vanish(size):
 
 def test_integers_keep_all_digits():
     assert nnls(torch.tensor([[1]]), torch.tensor([2**24 + 1]))[0].item() == 2**24 + 1
+
+
+@pytest.mark.parametrize("kind", ["random", "positive"])
+def test_many_columns_and_few_rows(kind):
+    """Large enough to begin with the supports of the kernel; those may be wrong, the solutions are not."""
+    random = np.random.default_rng(0)
+    A, b = random.standard_normal((40, 90)), random.standard_normal((40, 20))
+    if kind == "positive":
+        A = np.abs(A)
+        A[:, 7] = A[:, 3]
+    x, rnorm = torchscn.nnls(A, b)
+    expected = [scipy.optimize.nnls(A, column)[1] for column in b.T]
+    assert x.min() >= 0
+    np.testing.assert_allclose(rnorm, expected, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(np.linalg.norm(A @ x - b, axis=0), rnorm, rtol=0, atol=1e-11)

@@ -26,6 +26,10 @@ _SUPPORT_TOL = 1e-9  # of the codes from the normal equations, before they are c
 _SYSTEM_TOL = 1e-6  # of a correction, relative to itself
 _ROUNDING = 16 * _EPS  # of the optimality conditions, relative to what is summed up in them
 _SETTLED = 1e-8  # second correction, relative to the solution, up to which the normal equations are good enough
+_MANY_COLUMNS = (
+    64  # from which on it is worth to begin with a support from the normal equations, though they are singular
+)
+_INDEPENDENT = 1e-8  # least squared part of a column of such a support that those before it do not explain
 _CHUNK_VALUES = 1 << 22  # of the matrices factorised at a time
 _PIECE_VALUES = 1 << 17  # of the right-hand sides looked at a time
 
@@ -102,11 +106,9 @@ class LeastSquares:
     def by_normal_equations(self, maxiter: int | None) -> _Found:
         """Solutions by the kernel, and which of them are exact."""
         gram = self.matrix.mT @ self.matrix
-        # Where the Gram matrix is singular, nothing can be said about supports; the way from zero finds one without
-        # dependent columns.
         is_regular = _is_regular(gram).expand(len(self.rows))
         if not is_regular.any():
-            return _Found(torch.zeros_like(self.correlate(self.rows)), torch.zeros_like(is_regular))
+            return _Found(self._by_active_sets(gram, maxiter), torch.zeros_like(is_regular))
         gram = gram[0] if len(gram) == 1 else gram
         problem = Problem(self.correlate(self.rows), gram)
         codes = SOLVERS["auto"](problem, Options(tol=_SUPPORT_TOL, max_iter=maxiter)).codes
@@ -119,6 +121,25 @@ class LeastSquares:
         gradient, rounding = self.gradient(codes), self.rounding(codes)
         optimal = (codes >= 0) & torch.where(codes > 0, gradient.abs() <= rounding, gradient <= rounding)
         return _Found(torch.where(is_regular[:, None], codes, 0.0), (settled & optimal).all(-1) & is_regular)
+
+    def _by_active_sets(self, gram: Tensor, maxiter: int | None) -> Tensor:
+        """Codes to start from where Gram matrices are singular; zero where those of the kernel are no good start.
+
+        Nothing is certain about supports then, but in large problems most of their columns are right.
+        """
+        codes = self.correlate(self.rows)
+        if gram.shape[-1] < _MANY_COLUMNS:
+            return torch.zeros_like(codes)
+        for chunk in torch.arange(len(codes)).split(max(1, _CHUNK_VALUES // gram.shape[-1] ** 2)):
+            own = gram.expand(len(codes), -1, -1)[chunk]
+            found = SOLVERS["active_set"](Problem(codes[chunk], own), Options(max_iter=maxiter)).codes
+            free = (found > 0).to(found.dtype)
+            on_support = own * free[:, :, None] * free[:, None, :] + torch.diag_embed(1 - free)
+            factor, failures = torch.linalg.cholesky_ex(on_support)
+            smallest = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
+            is_good = (failures == 0) & (smallest > _INDEPENDENT)
+            codes[chunk] = torch.where(is_good[:, None], found, 0.0)
+        return codes
 
     def finish(self, codes: Tensor, wanted: Tensor, maxiter: int | None) -> Tensor:
         """Solutions, of the wanted problems by Lawson and Hanson's method, in the units of the matrix that was given.
