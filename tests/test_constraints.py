@@ -432,3 +432,14 @@ def test_gradient_of_a_bad_signal_is_not_everyones():
     x[1, 0] = math.nan
     torchscn.sparse_code(x, random_dictionary(5, 9), constraint=SumTo(total))[[0, 2, 3]].square().sum().backward()
     assert total.grad.isfinite()
+
+
+def test_fista_judges_what_codes_contribute():
+    """An atom of norm 1e6 with a small code, beside one of norm 1 with a large one."""
+    D = torch.tensor([[1e6, 0.0, 0.0], [0.0, 1.0, 0.3], [0.0, 0.2, 1.0]]).double()
+    x = torch.tensor([[0.5, 0.6, 0.4]]).double()
+    solution = torchscn.solve(x, D, constraint="sum_to_one", solver="fista", tol=1e-8)
+    exact = torchscn.solve(x, D, constraint="sum_to_one")
+    gap = torchscn.objective(x, D, solution.codes) - torchscn.objective(x, D, exact.codes)
+    assert exact.converged.all()
+    assert not solution.converged.any() or gap < 1e-9

@@ -158,10 +158,11 @@ def _try_case(kind: str, case: Case, counts: dict[str, int], lying: list[str]) -
     gaps = (problem.value(codes) - problem.value(exact)) / scale
     eps = float(np.finfo(case.x.dtype).eps)
     # Rounding of the Gram matrix changes the objective of large codes.
-    parts = np.abs(exact * np.linalg.norm(matrix, axis=0)).sum(-1) ** 2 / scale
+    norms = np.linalg.norm(matrix, axis=0)
+    parts = np.abs(exact * norms).sum(-1) ** 2 / scale
     least = LARGEST_GAP if case.x.dtype == np.float64 else 0.0
     allowed = 10 * tol**2 + least + ROUNDING * eps * (1 + parts)
-    near = np.linalg.norm(codes - exact, axis=-1) <= 10 * tol * np.linalg.norm(exact, axis=-1)
+    near = _is_near(codes, exact, tol) & _is_near(codes * norms, exact * norms, tol)
     wrong = converged & ~(((gaps <= allowed) | near) & _is_allowed(problem, codes, eps))
     counts["problems"] += N_SIGNALS
     counts["converged"] += int(converged.sum())
@@ -171,6 +172,10 @@ def _try_case(kind: str, case: Case, counts: dict[str, int], lying: list[str]) -
         lying.append(f"{kind}, {solver}, tol {tol:g}, {case}: gap {gaps[wrong].max():.1e}")
     exact_ones = converged & (tol < LARGEST_GAP) & (case.x.dtype == np.float64)
     return float(gaps[exact_ones].max(initial=0.0))
+
+
+def _is_near(values: Array, exact: Array, tol: float) -> Any:
+    return np.linalg.norm(values - exact, axis=-1) <= 10 * tol * np.linalg.norm(exact, axis=-1)
 
 
 def _best(matrix: Array, target: Array, problem: Constrained, solve_exactly: Callable[..., Array]) -> Array:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torchscn.constraints import OnSupport
 from torchscn.kernels import Conditioning
 from torchscn.options import Options
-from torchscn.problem import Problem, Result
+from torchscn.problem import Problem, Result, power_of_two
 from torchscn.solvers.iterate import iterate, mark_bad_signals, refuse_vanishing_atoms, step_limit
 from torchscn.solvers.registry import register_solver
 
@@ -17,6 +17,8 @@ __all__ = ["fista"]
 MAX_ITER = 10_000
 """Cap on the steps when ``max_iter`` is None."""
 
+_MOST_UNEVEN = 1e4  # ratio of norms of atoms up to which one step length for all of them can be judged
+
 
 @register_solver("fista")
 def fista(problem: Problem, options: Options) -> Result:
@@ -24,8 +26,10 @@ def fista(problem: Problem, options: Options) -> Result:
 
     ``tol=0`` with a ``max_iter`` runs exactly that many steps of the published method (the paper's authors use 50).
     With a tolerance, every atom has a step of its own, in units of its energy, and the momentum of a signal restarts
-    whenever it points uphill, which keeps convergence linear. At most 10,000 steps unless ``max_iter`` says otherwise.
-    Every operation is differentiable: autograd through this function is ``grad="unrolled"``.
+    whenever it points uphill, which keeps convergence linear. Where codes have a sum, all atoms share one step length,
+    and nothing is called converged when their norms are more than four orders of magnitude apart. At most 10,000 steps
+    unless ``max_iter`` says otherwise. Every operation is differentiable: autograd through this function is
+    ``grad="unrolled"``.
 
     References:
         A. Beck and M. Teboulle, A fast iterative shrinkage-thresholding algorithm for linear inverse problems, SIAM J.
@@ -34,12 +38,16 @@ def fista(problem: Problem, options: Options) -> Result:
     """
     if problem.gram.dim() == 3:
         raise ValueError("solver='fista' needs one dictionary for all signals; use solver='auto' for one each.")
+    norms = problem.energy().detach().clamp(min=0).sqrt()
     rhs, gram = problem.constraint.regular_form(problem.rhs, problem.gram)
     problem = replace(problem, rhs=rhs, gram=gram)
     fixed = options.has_fixed_steps
     scaled, unit = (problem, 1.0) if fixed else problem.well_scaled()
     step = _Step(scaled, published=fixed)
     limit = None if fixed else step_limit(scaled, options, step.system())
+    if limit is not None and not scaled.constraint.is_separable:
+        # What codes contribute is judged by the norms that atoms have, which the regular form hides.
+        limit = replace(limit, norms=norms / power_of_two(norms.amax()))
     refuse_vanishing_atoms(problem)
     start = scaled.start()
     codes = scaled.constraint.project(torch.zeros_like(scaled.rhs)) if start is None else start
@@ -52,6 +60,8 @@ def fista(problem: Problem, options: Options) -> Result:
         codes = torch.where(tiny, torch.zeros_like(codes), codes)
         if not scaled.constraint.is_separable:
             codes = scaled.constraint.project(codes)  # once more, for what rounding has left
+            smallest = torch.where(norms > 0, norms, torch.inf).amin()
+            converged = converged & (norms.amax() <= _MOST_UNEVEN * smallest)
     codes, converged = mark_bad_signals(problem, codes * unit, converged)
     return Result(problem.finish(codes), converged, n_iter, float(n_iter))
 
