@@ -34,11 +34,16 @@ def random_bounds(n_atoms, seed=0):
     return lower, upper
 
 
-@pytest.mark.parametrize("solver", SEPARABLE)
-@pytest.mark.parametrize("dictionary", [random_dictionary(12, 20), random_dictionary(20, 9), bump_dictionary(16, 40)])
+# Sweeps alone need very long for dependent atoms.
+BOUNDED = [
+    *((solver, random_dictionary(12, 20)) for solver in SEPARABLE),
+    *((solver, D) for solver in SEPARABLE[::2] for D in (random_dictionary(20, 9), bump_dictionary(16, 40))),
+    *(("fista", D) for D in (random_dictionary(20, 9), bump_dictionary(16, 40))),
+]
+
+
+@pytest.mark.parametrize(("solver", "dictionary"), BOUNDED)
 def test_bounds(kernel, solver, dictionary):
-    if solver == "coordinate" and len(dictionary) != 12:
-        pytest.skip("sweeps alone need very long for dependent atoms")
     x, (lower, upper) = signals(9, dictionary.shape[1]), random_bounds(len(dictionary))
     lam2 = 0.0 if solver in ("auto", "active_set") and len(dictionary) != 20 else 1e-2
     solution = torchscn.solve(x, dictionary, 0.0, lam2, constraint=Bounds(lower, upper), solver=solver, tol=1e-9)

@@ -200,7 +200,7 @@ def _solve(scn_solve: Callable[[_Call], int], isa: int, problem: Problem, rule: 
         _NUMBERS[rhs.dtype],
         isa,
         COMPILED_CONSTRAINTS[problem.constraint.kind],
-        any(tensor.dim() == 2 for tensor in problem.constraint.tensors()),
+        _has_rows(problem.constraint),
         rule.by_block,
         rule.finishes,
         torch.get_num_threads(),
@@ -263,14 +263,18 @@ def _checked_constraint(
     if isinstance(constraint, SumTo):
         return None, None, None, None, _checked("total", constraint.total, dtype, (n_signals, 1))
     if isinstance(constraint, Bounds):
-        per_signal = any(tensor.dim() == 2 for tensor in constraint.tensors())
-        shape = (n_signals, n_atoms) if per_signal else (n_atoms,)
+        shape = (n_signals, n_atoms) if _has_rows(constraint) else (n_atoms,)
         bounds = (
             _checked(name, tensor.expand(shape) if tensor.dim() == 1 else tensor, dtype, shape)
             for name, tensor in vars(constraint).items()
         )
         return (None, *bounds, None)
     return (None,) * 5
+
+
+def _has_rows(constraint: Constraint) -> bool:
+    """Whether a tensor of the constraint has a row for every signal."""
+    return any(tensor.dim() == 2 for tensor in constraint.tensors())
 
 
 def _checked(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

@@ -201,19 +201,24 @@ class _Search:
 
     def _move(self) -> Tensor:
         """Go to the optimum on the support, or to where the first code reaches an end; returns who has arrived."""
+        return self._advance()[0]
+
+    def _advance(self) -> tuple[Tensor, Tensor]:
+        """A move; returns who has arrived, and what :meth:`_longest` said of the step."""
         step, (low, high) = self._step(), self._ends()
         moved = self.codes + step
         blocked = self.free & ((moved <= low) | (moved >= high))
         end = torch.where(step < 0, low, torch.where(step > 0, high, self.codes))
         part = torch.where(blocked, torch.where(self.codes == end, 0.0, (end - self.codes) / step), 1.0)
-        length = torch.minimum(part.amin(-1, keepdim=True), self._longest(step))
+        longest = self._longest(step)
+        length = torch.minimum(part.amin(-1, keepdim=True), longest)
         leaving = blocked & (part <= length)
         self.barred = self.barred | (leaving & (length == 0))
         moved = torch.where(self.free, (self.codes + length * step).maximum(low).minimum(high), self.codes)
         self.codes = torch.where(leaving, end, moved)
         self.free = self.free & ~leaving
         self.sign = torch.where(self.free, self.sign, 0.0)
-        return ~blocked.any(-1)
+        return ~blocked.any(-1), longest
 
     def _longest(self, step: Tensor) -> Tensor:
         """How much of a step can be taken for other reasons than the ends of codes, ``(n_signals, 1)``."""
@@ -290,9 +295,8 @@ class _SumSearch(_Search):
         return torch.where((left <= used) & (used > 0), left / used, 2.0)
 
     def _move(self) -> Tensor:
-        longest = self._longest(self._step())
         before = self.codes
-        arrived = super()._move()
+        arrived, longest = self._advance()
         used_up = (longest <= 1) & (self._left() <= 4 * torch.finfo(longest.dtype).eps * self.total)
         if bool(used_up.any()):
             self._change_reference(used_up, (self.codes == before).all(-1, keepdim=True))
