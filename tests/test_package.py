@@ -38,6 +38,8 @@ LAYERS = [
     "network",
     "models",
     "training",
+    "inspect",
+    "explore",
     "bench",
     "cli",
 ]

@@ -1,4 +1,5 @@
 from torchscn import data as data
+from torchscn import inspect as inspect
 from torchscn import kernels as kernels
 from torchscn import solvers as solvers
 from torchscn import training as training

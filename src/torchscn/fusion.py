@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchscn.layers import SparseCoding2d
 from torchscn.tensors import is_transformed
 
-__all__ = ["can_fuse", "run_fused"]
+__all__ = ["can_fuse", "run_fused", "scale_and_offset"]
 
 
 def can_fuse(x: Tensor, *containers: nn.Module) -> bool:
@@ -35,7 +35,7 @@ def run_fused(modules: Sequence[nn.Module], x: Tensor) -> Tensor:
         if module is done:
             continue
         if type(module) is SparseCoding2d and _is_constant(after, module) and _unwatched(module, after):
-            x, done = module.infer(x, *_scale_and_offset(after)), after
+            x, done = module.infer(x, *scale_and_offset(after)), after
         else:
             x = module(x)
     return x
@@ -57,7 +57,7 @@ def _unwatched(*modules: nn.Module) -> bool:
     return not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
 
 
-def _scale_and_offset(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+def scale_and_offset(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     """The scale and offset that a batch norm applies in evaluation mode."""
     assert norm.running_mean is not None
     assert norm.running_var is not None

@@ -1,0 +1,11 @@
+from torchscn.inspect.inverse import NoInverseError as NoInverseError
+from torchscn.inspect.inverse import rebuild as rebuild
+from torchscn.inspect.inverse import rebuild_inputs as rebuild_inputs
+from torchscn.inspect.inverse import synthesize as synthesize
+from torchscn.inspect.inverse import to_pixels as to_pixels
+from torchscn.inspect.stages import Anatomy as Anatomy
+from torchscn.inspect.stages import Field as Field
+from torchscn.inspect.stages import Look as Look
+from torchscn.inspect.stages import Stage as Stage
+from torchscn.inspect.stages import dissect as dissect
+from torchscn.inspect.stages import look as look
