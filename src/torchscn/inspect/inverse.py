@@ -6,21 +6,54 @@ from the codes of any layer to an image. A convolution followed by ReLU has no s
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from torchscn.inspect.stages import Stage, Window, check_layer, dissect, undo_norm
+from torchscn.inspect.stages import Stage, Window, check_layer, dissect, look, undo_norm
 from torchscn.network import Network
 
-__all__ = ["NoInverseError", "rebuild", "rebuild_inputs", "synthesize", "to_pixels"]
+__all__ = ["NoInverseError", "Rebuilt", "rebuild", "rebuild_all", "rebuild_inputs", "synthesize", "to_pixels"]
 
 PIECE = 16  # atoms synthesised together
 
 
 class NoInverseError(TypeError):
     """Codes of a convolution, which has no inverse of its own."""
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """Images rebuilt from the codes of one layer."""
+
+    stage: Stage
+    images: Tensor  # normalized, like the input of the network
+    error: Tensor  # (images,): distance from the original, relative to the norm of that
+    likeness: Tensor  # (images,): correlation with the original, both without what all images have in common
+    active: Tensor  # (images,): active atoms per position
+
+
+def rebuild_all(network: Network, x: Tensor) -> list[Rebuilt]:
+    """Preprocessed images, rebuilt from the codes of every layer.
+
+    Args:
+        network: the network.
+        x: some dozens of images, so that what they have in common is not what is particular to one of them.
+
+    Raises:
+        NoInverseError: a layer is a convolution.
+    """
+    rebuilt = []
+    for seen in look(network, x):
+        images = rebuild(network, seen.codes, seen.stage.number, (x.shape[2], x.shape[3]))
+        one, other = x.flatten(1), images.flatten(1)
+        error = (other - one).norm(dim=1) / one.norm(dim=1)
+        likeness = _correlation(one - one.mean(0), other - other.mean(0))
+        active = (seen.codes != 0).sum(1).double().mean((1, 2))
+        rebuilt.append(Rebuilt(seen.stage, images, error, likeness, active))
+    return rebuilt
 
 
 def rebuild(network: Network, codes: Tensor, layer: int, size: tuple[int, int] | None = None) -> Tensor:
@@ -103,6 +136,14 @@ def to_pixels(network: Network, x: Tensor) -> Tensor:
         raise ValueError("this network was not trained, so it does not know how images were normalized.")
     mean, std = network.normalization.mean.to(x), network.normalization.std.to(x)
     return (x * std + mean).clamp(0, 1)
+
+
+def _correlation(one: Tensor, other: Tensor) -> Tensor:
+    """Of the rows of two matrices; 0 where one of them is constant."""
+    one, other = (rows - rows.mean(1, keepdim=True) for rows in (one, other))
+    tiny = torch.finfo(one.dtype).tiny
+    cosine: Tensor = (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1)).clamp(min=tiny)
+    return cosine
 
 
 def _synthesize(stages: Sequence[Stage], codes: Tensor) -> Tensor:

@@ -55,6 +55,12 @@ class Field:
         top, left = self.start + row * self.step, self.start + column * self.step
         return top, left, top + self.size, left + self.size
 
+    def middle(self, row: int, column: int) -> tuple[int, int, int, int]:
+        """The same for the middle of these pixels, as many as lie between neighbouring positions."""
+        top, left, *_ = self.box(row, column)
+        inset = (self.size - self.step) // 2
+        return top + inset, left + inset, top + inset + self.step, left + inset + self.step
+
 
 @dataclass(frozen=True)
 class Stage:
