@@ -45,9 +45,11 @@ def inspect(
         raise ValueError(f"--images must be a whole number, at least 1; got {images}.")
 
     from torchscn import training
+    from torchscn.inspect.figures import new_figure
     from torchscn.inspect.findings import inspect_network
     from torchscn.inspect.report import About, write_report
 
+    new_figure(1, 1)  # without matplotlib this fails before anybody waits
     trained = training.load_trained(run)
     other_name = twin or _packaged_twin(trained)
     other = training.load_trained(other_name) if other_name else None

@@ -3,6 +3,12 @@ from torchscn.inspect.clusters import compare_with_kmeans as compare_with_kmeans
 from torchscn.inspect.clusters import purity as purity
 from torchscn.inspect.evidence import Evidence as Evidence
 from torchscn.inspect.evidence import gather_evidence as gather_evidence
+from torchscn.inspect.findings import Example as Example
+from torchscn.inspect.findings import Findings as Findings
+from torchscn.inspect.findings import Misled as Misled
+from torchscn.inspect.findings import WithImages as WithImages
+from torchscn.inspect.findings import inspect_network as inspect_network
+from torchscn.inspect.findings import slim_and_wide as slim_and_wide
 from torchscn.inspect.health import Concern as Concern
 from torchscn.inspect.health import LayerHealth as LayerHealth
 from torchscn.inspect.health import duplicates as duplicates
@@ -17,6 +23,8 @@ from torchscn.inspect.inverse import to_pixels as to_pixels
 from torchscn.inspect.mistakes import Answers as Answers
 from torchscn.inspect.mistakes import Mistake as Mistake
 from torchscn.inspect.mistakes import answer as answer
+from torchscn.inspect.report import About as About
+from torchscn.inspect.report import write_report as write_report
 from torchscn.inspect.separation import Probe as Probe
 from torchscn.inspect.separation import probe as probe
 from torchscn.inspect.separation import probe_layers as probe_layers

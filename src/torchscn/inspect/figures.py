@@ -15,7 +15,7 @@ from torchscn.inspect.inverse import NoInverseError, synthesize, to_pixels
 from torchscn.inspect.separation import Probe
 from torchscn.inspect.stages import Stage
 from torchscn.inspect.surveys import LayerUse, Survey
-from torchscn.inspect.tiles import as_picture, atom_picture, enlarge, framed, grid, stretched
+from torchscn.inspect.tiles import Picture, as_picture, atom_picture, blank, enlarge, framed, grid, stretched
 from torchscn.inspect.uses import AtomUse, crop, most_used, strongest_uses
 from torchscn.network import Network
 
@@ -39,6 +39,7 @@ __all__ = [
     "draw_network",
     "draw_rebuilt",
     "draw_separation",
+    "new_figure",
 ]
 
 MOST_ATOMS = 24  # of a layer in one picture: those used most
@@ -59,11 +60,11 @@ def as_png(figure: "Figure") -> bytes:
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure of a size in inches."""
+    """An empty figure of a size in inches; raises RuntimeError where matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(NEEDED) from error
+        raise RuntimeError(NEEDED) from error
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -125,7 +126,7 @@ def draw_atoms(network: Network, use: LayerUse | None, survey: Survey | None, st
         if parts:
             cells.append(grid(parts, len(parts), gap=2))
     if not cells:
-        return _sheet(torch.full((3, 10, 10), 255, dtype=torch.uint8))
+        return _sheet(blank(10, 255))
     return _sheet(grid(cells, 4, gap=14), labels=[f"{atom}" for atom in atoms], columns=4, gap=14)
 
 
@@ -140,8 +141,7 @@ def draw_rebuilt(network: Network, found: WithImages) -> "Figure":
     for index, original in zip(chosen, originals, strict=True):
         pictures.append(enlarge(as_picture(original), 62))
         for part in found.rebuilt:
-            own = part.images[index] - part.images.mean(0)
-            pictures.append(enlarge(as_picture(stretched(own, original)), 62))
+            pictures.append(enlarge(as_picture(stretched(part.own[index], original)), 62))
     n_columns = len(found.rebuilt) + 1
     names = ["image", *(str(part.stage.number) for part in found.rebuilt)]
     return _sheet(grid(pictures, n_columns, gap=4), top=names, columns=n_columns, gap=4)
@@ -162,7 +162,7 @@ def draw_example(network: Network, example: Example) -> "Figure":
     _draw_places(places, example, first, f"for {classes[first]} ({100 * share:.0f} %)")
     _draw_deciding_atoms(atoms, example, first, second, classes)
     for axes, seen in zip(middle.subplots(1, n_layers), example.looks, strict=True):
-        axes.imshow((seen.codes[0] != 0).sum(0), cmap="viridis")
+        axes.imshow((seen.codes[0] != 0).sum(0).numpy(), cmap="viridis")
         axes.set_title(f"{seen.stage.number}", fontsize=8)
         axes.axis("off")
     middle.supylabel("active atoms", fontsize=8)
@@ -178,7 +178,7 @@ def draw_example(network: Network, example: Example) -> "Figure":
 
 def draw_clusters(found: WithImages, stages: tuple[Stage, ...]) -> "Figure":
     """Agreement with k-means and purity by class, layer by layer, network beside twin."""
-    figure = new_figure(10, 3.8)
+    figure = new_figure(10, 4.4)
     left, right = figure.subplots(1, 2)
     _lines(left, found.clusters, "ceiling", GREY, ":", "k-means, another start")
     _lines(left, found.clusters, "by_direction", OURS, "--", "strongest atoms, patches by direction")
@@ -187,15 +187,14 @@ def draw_clusters(found: WithImages, stages: tuple[Stage, ...]) -> "Figure":
         _lines(left, found.twin_clusters, "agreement", TWINS, "-", "twin: strongest channels")
     _lines(left, found.clusters, "floor", GREY, "--", "random directions")
     left.set(xlabel="layer", ylabel="agreement with k-means (AMI)", ylim=(0, 1))
-    left.legend(fontsize=7)
     _lines(right, found.clusters, "purity", OURS, "-", "strongest atoms", mark=slim_and_wide(stages)[0])
     _lines(right, found.clusters, "purity_kmeans", GREY, "-", "k-means of the same patches")
     if found.twin_clusters:
         _lines(right, found.twin_clusters, "purity", TWINS, "-", "twin: strongest channels")
     _lines(right, found.clusters, "chance", GREY, ":", "one group")
     right.set(xlabel="layer", ylabel="purity by class", ylim=(0, 1))
-    right.legend(fontsize=7)
     for axes in (left, right):
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False)
         _plain(axes)
     return figure
 
@@ -207,8 +206,9 @@ def draw_group_centres(use: LayerUse) -> "Figure":
     atoms = most_used(use, 16)
     upper = [enlarge(atom_picture(stage.atoms()[atom]), 54) for atom in atoms]
     groups = [use.places.patches[strongest == atom] for atom in atoms]
-    blank = torch.full((3, 54, 54), 235, dtype=torch.uint8)
-    lower = [enlarge(atom_picture(group.float().mean(0).view(shape)), 54) if len(group) else blank for group in groups]
+    lower = [
+        enlarge(atom_picture(group.float().mean(0).view(shape)), 54) if len(group) else blank(54) for group in groups
+    ]
     return _sheet(grid([*upper, *lower], len(atoms), gap=6), top=list(map(str, atoms)), columns=len(atoms), gap=6)
 
 
@@ -275,7 +275,7 @@ def draw_confusion(confusion: Tensor, classes: Sequence[str]) -> "Figure":
     mistakes = confusion.double().clone()
     mistakes.fill_diagonal_(float("nan"))
     most = float(mistakes.nan_to_num().max())
-    axes.imshow(mistakes, cmap="Oranges", vmin=0, vmax=max(1.0, most))
+    axes.imshow(mistakes.numpy(), cmap="Oranges", vmin=0, vmax=max(1.0, most))
     if n_classes <= 20:
         for row in range(n_classes):
             for column in range(n_classes):
@@ -316,7 +316,7 @@ def _draw_mistake(line: Any, network: Network, found: WithImages, misled: Misled
         axes.axis("off")
 
 
-def _patches(survey: Survey, use: LayerUse, atom: int) -> Tensor:
+def _patches(survey: Survey, use: LayerUse, atom: int) -> Picture:
     """The nine patches that use an atom most: cut out, or framed in their image where the field is large."""
     stage, pictures = use.stage, []
     largest = min(survey.images.images.shape[2:]) // 2
@@ -326,8 +326,7 @@ def _patches(survey: Survey, use: LayerUse, atom: int) -> Tensor:
         else:
             picture = framed(as_picture(survey.images.images[found.image]), _marked(survey, stage, found))
         pictures.append(enlarge(picture, TILE))
-    blank = torch.full((3, TILE, TILE), 235, dtype=torch.uint8)
-    return grid([*pictures, *[blank] * (9 - len(pictures))], 3)
+    return grid([*pictures, *[blank(TILE)] * (9 - len(pictures))], 3)
 
 
 def _marked(survey: Survey, stage: Stage, found: AtomUse) -> tuple[int, int, int, int]:
@@ -337,19 +336,19 @@ def _marked(survey: Survey, stage: Stage, found: AtomUse) -> tuple[int, int, int
 
 
 def _sheet(
-    sheet: Tensor,
+    sheet: Picture,
     labels: Sequence[str] = (),
     top: Sequence[str] = (),
     columns: int = 1,
     gap: int = 0,
 ) -> "Figure":
     """An array as a figure of its own size, with a label at every cell or above every column."""
-    height, width = sheet.shape[1:]
+    height, width = sheet.shape[:2]
     head = 16
     figure = new_figure(width / DPI, (height + head) / DPI)
     figure.set_layout_engine("none")
     axes = figure.add_axes((0, 0, 1, height / (height + head)))
-    axes.imshow(sheet.permute(1, 2, 0).numpy(), interpolation="nearest", aspect="auto")
+    axes.imshow(sheet, interpolation="nearest", aspect="auto")
     axes.axis("off")
     cell_width = (width + gap) / columns
     for column, name in enumerate(top):
@@ -367,10 +366,10 @@ def _draw_places(axes: "Axes", example: Example, answer: int, title: str) -> Non
     places = example.evidence.places(0, answer)
     places = places - places.mean()
     height, width = example.image.shape[1:]
-    axes.imshow(as_picture(example.image).float().mean(0), cmap="gray", extent=(0, width, height, 0))
+    axes.imshow(as_picture(example.image).mean(2), cmap="gray", extent=(0, width, height, 0))
     limit = max(float(places.abs().max()), 1e-12)
     axes.imshow(
-        places,
+        places.numpy(),
         cmap="RdBu_r",
         vmin=-limit,
         vmax=limit,
@@ -410,12 +409,14 @@ def _draw_centres(axes: "Axes", use: LayerUse) -> None:
     # An atom at the size it has on average where it is the strongest.
     sizes = torch.stack([codes[strongest == j, j].mean() for j in range(codes.shape[1])])
     centres = (use.stage.atoms().flatten(1) * sizes[:, None] - mean) @ directions
-    axes.scatter(points[:, 0], points[:, 1], c=strongest, cmap="tab20", s=5, alpha=0.6, linewidths=0)
+    axes.scatter(
+        points[:, 0].numpy(), points[:, 1].numpy(), c=strongest.numpy(), cmap="tab20", s=5, alpha=0.6, linewidths=0
+    )
     known = sizes.isfinite()
     axes.scatter(
-        centres[known, 0],
-        centres[known, 1],
-        c=torch.arange(len(sizes))[known],
+        centres[known, 0].numpy(),
+        centres[known, 1].numpy(),
+        c=torch.arange(len(sizes))[known].numpy(),
         cmap="tab20",
         vmin=0,
         vmax=len(sizes) - 1,
@@ -445,8 +446,8 @@ def _lines(
         axes.plot(mark, [values[n - 1] for n in mark], "o", color=colour, markersize=5, label="slim layers")
 
 
-def _show(axes: "Axes", picture: Tensor, title: str, size: int = 9) -> None:
-    axes.imshow(picture.permute(1, 2, 0).numpy(), interpolation="nearest")
+def _show(axes: "Axes", picture: Picture, title: str, size: int = 9) -> None:
+    axes.imshow(picture, interpolation="nearest")
     axes.set_title(title, fontsize=size)
     axes.axis("off")
 

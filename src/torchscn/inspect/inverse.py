@@ -30,8 +30,9 @@ class Rebuilt:
 
     stage: Stage
     images: Tensor  # normalized, like the input of the network
+    own: Tensor  # what is particular to each image: the difference from what the mean codes of all of them rebuild
     error: Tensor  # (images,): distance from the original, relative to the norm of that
-    likeness: Tensor  # (images,): correlation with the original, both without what all images have in common
+    likeness: Tensor  # (images,): correlation of ``own`` with the original's difference from the mean image
     active: Tensor  # (images,): active atoms per position
 
 
@@ -46,17 +47,22 @@ def rebuild_all(network: Network, x: Tensor) -> list[Rebuilt]:
         NoInverseError: a layer is a convolution.
     """
     rebuilt = []
+    size = (x.shape[2], x.shape[3])
     for seen in look(network, x):
-        images = rebuild(network, seen.codes, seen.stage.number, (x.shape[2], x.shape[3]))
-        one, other = x.flatten(1), images.flatten(1)
-        error = (other - one).norm(dim=1) / one.norm(dim=1)
-        likeness = _correlation(one - one.mean(0), other - other.mean(0))
-        active = (seen.codes != 0).sum(1).double().mean((1, 2))
-        rebuilt.append(Rebuilt(seen.stage, images, error, likeness, active))
+        codes, layer = seen.codes, seen.stage.number
+        images = rebuild(network, codes, layer, size)
+        # Not as a difference of rebuilt images: those of deep layers differ by less than rounding.
+        own = rebuild(network, codes - codes.mean(0), layer, size, differences=True)
+        error = (images - x).flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1)
+        likeness = _correlation((x - x.mean(0)).flatten(1), own.flatten(1))
+        active = (codes != 0).sum(1).double().mean((1, 2))
+        rebuilt.append(Rebuilt(seen.stage, images, own, error, likeness, active))
     return rebuilt
 
 
-def rebuild(network: Network, codes: Tensor, layer: int, size: tuple[int, int] | None = None) -> Tensor:
+def rebuild(
+    network: Network, codes: Tensor, layer: int, size: tuple[int, int] | None = None, *, differences: bool = False
+) -> Tensor:
     """The images that codes of a layer stand for.
 
     Args:
@@ -64,6 +70,7 @@ def rebuild(network: Network, codes: Tensor, layer: int, size: tuple[int, int] |
         codes: ``(images, width of the layer, height, width)``.
         layer: number of the layer, from 1.
         size: height and width of the images; by default those that the network was trained on.
+        differences: the codes are differences of codes, so differences of images are returned: no means are added.
 
     Returns:
         Normalized images, like the input of the network; :func:`to_pixels` makes pixels of them.
@@ -85,7 +92,7 @@ def rebuild(network: Network, codes: Tensor, layer: int, size: tuple[int, int] |
         raise ValueError("this network was not trained, so it does not know the size of images; give size=.")
     sizes = _sizes(stages, size)
     for stage, below in zip(reversed(stages), reversed(sizes[:-1]), strict=True):
-        codes = undo_norm(stage.norm, rebuild_inputs(stage, codes, below))
+        codes = undo_norm(stage.norm, rebuild_inputs(stage, codes, below), shift=not differences)
     return codes
 
 

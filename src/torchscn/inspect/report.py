@@ -172,7 +172,7 @@ def _atoms_caption(stage: Stage, has_images: bool) -> str:
     seen = f"A position sees {stage.field.size} x {stage.field.size} pixels"
     return (
         f"Layer {stage.number}, {which} {stage.width} atoms with their numbers. {seen}; where that is much of the "
-        "image, the whole image is shown with the seen part framed."
+        "image, the whole image is shown with the seen part framed, or its middle."
     )
 
 
@@ -209,7 +209,7 @@ def _rebuilt_verdict(found: WithImages) -> str:
     if gone[0] == 1:
         return "Not even the codes of the first layer rebuild the image (correlation below 0.5)."
     return (
-        f"By this way back the image can be recognised down to layer {gone[0] - 1}; from layer {gone[0]} on the "
+        f"By this way back the image can be recognised up to layer {gone[0] - 1}; from layer {gone[0]} on the "
         "correlation is below 0.5. Layers are trained to tell classes apart, not to keep pixels."
     )
 

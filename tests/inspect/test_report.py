@@ -1,0 +1,213 @@
+"""The report: one well-formed file that needs nothing else, from the command line and from the library."""
+
+import json
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import PIL.Image
+import pytest
+import torch
+
+import torchscn
+from torchscn import Network, Row, data
+from torchscn.cli import main
+from torchscn.inspect import About, inspect_network, slim_and_wide, write_report
+from torchscn.inspect.stages import dissect
+from torchscn.inspect.tiles import as_picture, atom_picture, blank, enlarge, framed, grid
+
+VOID = {"meta", "img", "br", "link", "hr", "input"}
+
+
+class Outline(HTMLParser):
+    """Checks that tags are closed in order, and collects ids, links, images and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.problems: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.problems.append(f"</{tag}> at {self.getpos()}")
+
+    def handle_data(self, text):
+        self.text += text
+
+    def values(self, tag: str, name: str) -> list[str]:
+        return [attributes[name] or "" for found, attributes in self.found if found == tag and name in attributes]
+
+
+def read(path: Path) -> Outline:
+    """A report, checked to be well-formed and to load nothing from elsewhere."""
+    html = path.read_text()
+    outline = Outline()
+    outline.feed(html)
+    outline.close()
+    assert not outline.problems
+    assert not outline.open
+    ids = outline.values("h2", "id")
+    assert len(set(ids)) == len(ids)
+    assert {link.removeprefix("#") for link in outline.values("a", "href")} == set(ids)
+    assert all(source.startswith("data:image/png;base64,") for source in outline.values("img", "src"))
+    assert all(outline.values("img", "alt"))
+    assert "script" not in {tag for tag, _ in outline.found}
+    for address in ("http:", "https:", "url(", "@import", 'src="/'):
+        assert address not in html
+    return outline
+
+
+def call(capsys, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    out, err = capsys.readouterr()
+    return ended.value.code, out, err
+
+
+def small(kind: str, images: data.ImageSet) -> Network:
+    """A network of three layers that answers at random."""
+    torch.manual_seed(0)
+    network = Network([Row(kind, 6), Row(kind, 8, 2), Row(kind, 6)], 10, in_channels=1).eval()
+    network.remember(data.Normalization.fit(images.images), images.classes, (8, 8))
+    return network
+
+
+@pytest.fixture(scope="module")
+def findings(images):
+    return inspect_network(small("sparse", images), images, twin=small("conv", images), n_images=60)
+
+
+def test_the_command_writes_a_report(capsys, digits_run):
+    code, out, _ = call(capsys, "inspect", str(digits_run), "--images", "60")
+    folder = digits_run / "inspect"
+    assert code == 0
+    assert "report.html" in out
+    outline = read(folder / "report.html")
+    assert "digits-<b>&" in outline.text  # a name is text, never markup
+    for part in ("At a glance", "Atoms", "Clusters", "Separation", "Health", "Mistakes", "What is left of the image"):
+        assert part in outline.text
+    pictures = {path.stem for path in folder.glob("*.png")}
+    assert {"network", "curve", "rebuilt", "example-1", "clusters", "confusion", "atoms-01", "atoms-14"} <= pictures
+    assert len(outline.values("img", "src")) == len(pictures)
+    for path in folder.glob("*.png"):
+        with PIL.Image.open(path) as picture:
+            assert len(picture.convert("L").getcolors(256)) > 2, f"{path.name} is blank"
+    numbers = json.loads((folder / "findings.json").read_text())
+    assert numbers["n_images"] == 360
+    assert f"test error {numbers['test_error']:.2f} %" in outline.text
+
+
+def test_a_twin_is_shown_beside(findings, tmp_path):
+    outline = read(write_report(findings, About("some", twin="the-twin"), tmp_path / "new" / "folder"))
+    assert "The twin is the-twin." in outline.text
+    assert "The twin ends at" in outline.text
+    assert len(findings.numbers()["twin_probes"]) == 4
+
+
+def test_numbers_are_json(findings):
+    numbers = json.loads(json.dumps(findings.numbers()))
+    assert len(numbers["layers"]) == len(numbers["clusters"]) == 3
+    assert numbers["layers"][0]["receptive_field"] == 3
+    assert torch.tensor(numbers["confusion"]).sum() == numbers["n_images"]
+
+
+def test_without_images_the_weights_are_shown(images, tmp_path):
+    findings = inspect_network(small("sparse", images))
+    outline = read(write_report(findings, About("some", no_images="They are on the moon."), tmp_path))
+    assert "They are on the moon." in outline.text
+    assert "Clusters" not in outline.text
+    assert (tmp_path / "atoms-03.png").exists()
+
+
+def test_a_missing_data_set_is_said_and_left_out(capsys, tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHSCN_DATA", raising=False)
+    code, _, err = call(capsys, "inspect", "scn1-cifar10", "--output", str(tmp_path))
+    assert code == 0
+    assert "only the weights are looked at" in err
+    assert "--data-dir" in err
+    assert "Only the weights are looked at here." in read(tmp_path / "report.html").text
+
+
+def test_convolutions_are_inspected_too(images, tmp_path):
+    findings = inspect_network(small("conv", images), images)
+    outline = read(write_report(findings, About("twin"), tmp_path))
+    assert "cannot rebuild its input" in outline.text
+    assert "nothing can be synthesised" in outline.text
+
+
+def test_parts_that_need_scikit_learn_are_left_out_without_it(images, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    findings = inspect_network(small("sparse", images), images.take(range(20)))
+    assert set(findings.left_out) == {"clusters", "separation"}
+    assert "pip install torchscn[inspect]" in read(write_report(findings, About("some"), tmp_path)).text
+
+
+def test_few_images_and_no_mistakes(images, tmp_path):
+    """Two images, both answered right: no probe, no confident error."""
+    network = small("sparse", images)
+    right = (network(network.preprocess(images.images)).argmax(1) == images.labels).nonzero().flatten()
+    findings = inspect_network(network, images.take(right[:2]))
+    assert "separation" in findings.left_out
+    assert "There are no mistakes." in read(write_report(findings, About("some"), tmp_path)).text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere"], "neither a run folder nor a network"),
+        (["scn4-mnist", "--images", "0"], "--images must be a whole number, at least 1"),
+        (["scn4-mnist", "--twin", "cnn9"], "neither a run folder nor a network"),
+    ],
+)
+def test_bad_input_is_one_sentence(capsys, arguments, sentence):
+    code, _, err = call(capsys, "inspect", *arguments)
+    assert code == 1
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_a_run_without_weights(capsys, tmp_path):
+    code, _, err = call(capsys, "inspect", str(tmp_path))
+    assert code == 1
+    assert "is not a run folder" in err
+
+
+def test_without_matplotlib_it_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    code, _, err = call(capsys, "inspect", "scn4-mnist")
+    assert code == 1
+    assert "pip install torchscn[inspect]" in err
+
+
+def test_a_twin_that_knows_other_classes(capsys, digits_run, tmp_path):
+    code, _, err = call(capsys, "inspect", str(digits_run), "--twin", "scn4-mnist", "--output", str(tmp_path))
+    assert code == 1
+    assert "looks at images of 1 x 28 x 28" in err
+
+
+def test_slim_layers_are_narrower_than_their_neighbours():
+    stages = dissect(torchscn.create_model("scn2", order="expand_reduce")).stages
+    slim, wide = slim_and_wide(stages)
+    assert all(number % 2 == 0 for number in slim)
+    assert not set(slim) & set(wide)
+
+
+def test_tiles():
+    assert (atom_picture(torch.zeros(3, 2, 2)) == 128).all()
+    assert atom_picture(torch.tensor([[[1.0, -1.0]]]))[0].tolist() == [[255] * 3, [0] * 3]
+    assert as_picture(torch.rand(5, 4, 6)).shape == (4, 6, 3)
+    blocks = enlarge(as_picture(torch.tensor([[[0.0, 1.0]]]).expand(1, 2, 2)), 4)
+    assert blocks[0, :, 0].tolist() == [0, 0, 255, 255]
+    assert enlarge(as_picture(torch.rand(1, 9, 9)), 4).shape == (4, 4, 3)
+    sheet = grid([blank(2, 0)] * 3, 2)
+    assert sheet.shape == (5, 5, 3)
+    assert sheet[3:, 3:].min() == 255  # the hole in the last row
+    marked = framed(blank(4, 0), (-5, 1, 3, 9))
+    assert (marked[..., 0] > 0).astype(int).tolist() == [[0, 1, 1, 1], [0, 1, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0]]
