@@ -183,7 +183,8 @@ def build_and_smoke(folder: Path, environment: dict[str, str]) -> tuple[list[str
 def test_wheel_works_outside_the_checkout(tmp_path):
     files, out = build_and_smoke(tmp_path, dict(os.environ))
     assert "torchscn/py.typed" in files
-    parts = [path for pattern in ("recipes/*.toml", "pretrained/*", "**/*.pyi") for path in SOURCE.glob(pattern)]
+    patterns = ("recipes/*.toml", "pretrained/*", "**/*.pyi", "**/*.html")
+    parts = [path for pattern in patterns for path in SOURCE.glob(pattern)]
     assert {str(path.relative_to(SOURCE.parent)) for path in parts} <= set(files)
     assert not [name for name in files if name.startswith(("tools", "tests", "benchmarks"))]
     assert not out.strip().endswith(" torch") or shutil.which("c++") is None

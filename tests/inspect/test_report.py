@@ -14,7 +14,7 @@ from torchscn import Network, Row, data
 from torchscn.cli import main
 from torchscn.inspect import About, inspect_network, slim_and_wide, write_report
 from torchscn.inspect.stages import dissect
-from torchscn.inspect.tiles import as_picture, atom_picture, blank, enlarge, framed, grid
+from torchscn.inspect.tiles import as_picture, atom_picture, blank, enlarge, grid
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
@@ -209,5 +209,7 @@ def test_tiles():
     sheet = grid([blank(2, 0)] * 3, 2)
     assert sheet.shape == (5, 5, 3)
     assert sheet[3:, 3:].min() == 255  # the hole in the last row
-    marked = framed(blank(4, 0), (-5, 1, 3, 9))
+    marked = enlarge(blank(4, 0), 4, box=(-5, 1, 3, 9))
     assert (marked[..., 0] > 0).astype(int).tolist() == [[0, 1, 1, 1], [0, 1, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0]]
+    wide = enlarge(blank(4, 0)[:2], 8)  # keeps its shape, in the middle of the tile
+    assert wide[:, 0, 0].tolist() == [255] * 2 + [0] * 4 + [255] * 2

@@ -15,7 +15,7 @@ from torchscn.inspect.inverse import NoInverseError, synthesize, to_pixels
 from torchscn.inspect.separation import Probe
 from torchscn.inspect.stages import Stage
 from torchscn.inspect.surveys import LayerUse, Survey
-from torchscn.inspect.tiles import Picture, as_picture, atom_picture, blank, enlarge, framed, grid, stretched
+from torchscn.inspect.tiles import Box, Picture, as_picture, atom_picture, blank, enlarge, grid, stretched
 from torchscn.inspect.uses import AtomUse, crop, most_used, strongest_uses
 from torchscn.network import Network
 
@@ -45,7 +45,9 @@ __all__ = [
 MOST_ATOMS = 24  # of a layer in one picture: those used most
 TILE = 36  # pixels of the side of a small patch
 DPI = 100
-OURS, TWINS, GREY = "#1f6f8b", "#d1603d", "#9a9a9a"
+OURS = "#1f6f8b"
+TWINS = "#d1603d"
+GREY = "#9a9a9a"
 NEEDED = "A report is drawn with matplotlib, which is not installed. Run: pip install torchscn[inspect]"
 
 
@@ -309,8 +311,8 @@ def _draw_mistake(line: Any, network: Network, found: WithImages, misled: Misled
         codes = misled.codes[atom]
         row, column = divmod(int(codes.abs().argmax()), codes.shape[1])
         place = AtomUse(mistake.image, row, column, float(codes[row, column]))
-        seen = framed(as_picture(misled.image), _marked(found.survey, use.stage, place))
-        pair = grid([enlarge(seen, 3 * TILE + 2), _patches(found.survey, use, atom)], 2, gap=4)
+        seen = enlarge(as_picture(misled.image), 3 * TILE + 2, _marked(found.survey, use.stage, place))
+        pair = grid([seen, _patches(found.survey, use, atom)], 2, gap=4)
         _show(axes, pair, f"atom {atom}: {float(misled.excess[atom]):+.1f}", size=8)
     for axes in line[1:]:
         axes.axis("off")
@@ -322,14 +324,14 @@ def _patches(survey: Survey, use: LayerUse, atom: int) -> Picture:
     largest = min(survey.images.images.shape[2:]) // 2
     for found in strongest_uses(use, atom, 9):
         if stage.field.size <= largest:
-            picture = as_picture(crop(survey.images, found, stage))
+            pictures.append(enlarge(as_picture(crop(survey.images, found, stage)), TILE))
         else:
-            picture = framed(as_picture(survey.images.images[found.image]), _marked(survey, stage, found))
-        pictures.append(enlarge(picture, TILE))
+            image = as_picture(survey.images.images[found.image])
+            pictures.append(enlarge(image, TILE, _marked(survey, stage, found)))
     return grid([*pictures, *[blank(TILE)] * (9 - len(pictures))], 3)
 
 
-def _marked(survey: Survey, stage: Stage, found: AtomUse) -> tuple[int, int, int, int]:
+def _marked(survey: Survey, stage: Stage, found: AtomUse) -> Box:
     """What to frame: the pixels that a position sees, or the middle of them where it sees more than the image."""
     whole = min(survey.images.images.shape[2:])
     return found.box(stage) if stage.field.size < whole else stage.field.middle(found.row, found.column)

@@ -117,6 +117,8 @@ def inspect_network(
 def slim_and_wide(stages: tuple[Stage, ...]) -> tuple[list[int], list[int]]:
     """Numbers of the layers that are narrower than their neighbours, and of those that are wider.
 
+    A network has slim layers only if there are several; a narrow first layer alone makes none.
+
     Example:
         >>> from torchscn import create_model
         >>> slim_and_wide(dissect(create_model("scn4")).stages)[0]
@@ -132,7 +134,7 @@ def slim_and_wide(stages: tuple[Stage, ...]) -> tuple[list[int], list[int]]:
             slim.append(index + 1)
         if beside and width > max(beside):
             wide.append(index + 1)
-    return slim, wide
+    return (slim, wide) if len(slim) > 1 else ([], [])
 
 
 def _silent(what: str, done: int, total: int) -> None:

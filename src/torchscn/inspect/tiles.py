@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-__all__ = ["Picture", "as_picture", "atom_picture", "blank", "enlarge", "framed", "grid", "stretched"]
+__all__ = ["Box", "Picture", "as_picture", "atom_picture", "blank", "enlarge", "grid", "stretched"]
 
 Picture = npt.NDArray[np.uint8]
+Box = tuple[int, int, int, int]
 PAPER = 255  # between tiles
 FRAME = (255, 140, 0)
 
@@ -53,27 +54,47 @@ def blank(side: int, level: int = 235) -> Picture:
     return np.full((side, side, 3), level, np.uint8)
 
 
-def enlarge(picture: Picture, side: int) -> Picture:
-    """A picture scaled to ``side`` in height and width; pixels stay blocks when it grows, and are averaged if not."""
-    if side < max(picture.shape[:2]):
+def enlarge(picture: Picture, side: int, box: Box | None = None) -> Picture:
+    """A picture scaled to fit into a square tile; pixels stay blocks when it grows, and are averaged if it shrinks.
+
+    Args:
+        picture: the picture.
+        side: of the tile.
+        box: top, left, bottom, right (past the end) in pixels of the picture: the part to frame.
+    """
+    factor = side / max(picture.shape[:2])
+    height, width = (max(1, round(n * factor)) for n in picture.shape[:2])
+    scaled = _scale(picture, height, width)
+    if box is not None:
+        _frame(scaled, [round(edge * factor) for edge in box])
+    tile = blank(side, PAPER)
+    top, left = (side - height) // 2, (side - width) // 2
+    tile[top : top + height, left : left + width] = scaled
+    return tile
+
+
+def _scale(picture: Picture, height: int, width: int) -> Picture:
+    """A copy of another size."""
+    if height < picture.shape[0]:
         from PIL import Image  # matplotlib needs it, too
 
-        scaled = Image.fromarray(np.ascontiguousarray(picture)).resize((side, side), Image.Resampling.BILINEAR)
-        return np.asarray(scaled)
-    rows, columns = (((np.arange(side) + 0.5) * n / side).astype(int) for n in picture.shape[:2])
+        image = Image.fromarray(np.ascontiguousarray(picture))
+        return np.array(image.resize((width, height), Image.Resampling.BILINEAR))
+    rows, columns = (
+        ((np.arange(side) + 0.5) * n / side).astype(int)
+        for side, n in zip((height, width), picture.shape[:2], strict=True)
+    )
     blocks: Picture = picture[rows][:, columns]
     return blocks
 
 
-def framed(picture: Picture, box: tuple[int, int, int, int]) -> Picture:
-    """A picture with the part of the box that lies in it framed; box as top, left, bottom, right (past the end)."""
+def _frame(picture: Picture, box: Sequence[int]) -> None:
+    """Draw a thin frame around the part of the box that lies in the picture."""
     height, width = picture.shape[:2]
     top, left = max(0, box[0]), max(0, box[1])
     bottom, right = min(height, box[2]) - 1, min(width, box[3]) - 1
-    marked = picture.copy()
-    marked[[top, bottom], left : right + 1] = FRAME
-    marked[top : bottom + 1, [left, right]] = FRAME
-    return marked
+    picture[[top, bottom], left : right + 1] = FRAME
+    picture[top : bottom + 1, [left, right]] = FRAME
 
 
 def grid(pictures: Sequence[Picture], n_columns: int, gap: int = 1) -> Picture:
