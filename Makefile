@@ -11,10 +11,11 @@ help:  ## list the targets
 test: .venv/ready lint  ## lint, types and tests
 	$(BIN)/python -m pytest
 
-demo: .venv/ready  ## the main job: train a small network on the embedded digits, and draw what it and a dictionary learn
+demo: .venv/ready  ## the main job: train a small network on the embedded digits, and show what it and a dictionary learn
 	rm -rf demo
 	$(BIN)/scn train digits --run-dir demo/digits-scn1
 	$(BIN)/scn eval demo/digits-scn1
+	$(BIN)/scn inspect demo/digits-scn1
 	$(BIN)/python examples/digits_dictionary.py --output demo
 
 bench: .venv/ready  ## measure everything side by side with alternatives (half an hour; run nothing else meanwhile)
