@@ -1,4 +1,5 @@
 import struct
+import sys
 import zlib
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from torchscn.data import DataError, find_images, image_file, read_image
+from torchscn.data.image_file import decode_image
 
 Image = pytest.importorskip("PIL.Image")
 ImageOps = pytest.importorskip("PIL.ImageOps")
@@ -88,6 +90,54 @@ def test_an_image_that_would_fill_the_memory_is_refused(tmp_path, side):
     for look in (image_file.measure_image, lambda path: read_image(path, 1, (4, 4))):
         with pytest.raises(DataError, match=r"1\.png has more than 64 million pixels"):
             look(tmp_path / "1.png")
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp", "jpg"])
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_image_in_memory_is_read_like_a_file(tmp_path, suffix, orientation, channels):
+    path = tmp_path / f"1.{suffix}"
+    save_oriented(path, orientation)
+    assert torch.equal(decode_image(path.read_bytes(), channels, (5, 3)), read_image(path, channels, (5, 3)))
+
+
+@pytest.mark.parametrize("suffix", ["gif", "bmp"])
+def test_more_formats_in_memory(tmp_path, suffix):
+    Image.new("RGB", (6, 4), "red").save(tmp_path / f"1.{suffix}")
+    assert decode_image((tmp_path / f"1.{suffix}").read_bytes(), 3, (1, 1)).flatten().tolist() == [255, 0, 0]
+
+
+def test_transparent_pixels_in_memory_show_white(tmp_path):
+    Image.new("RGBA", (1, 1)).save(tmp_path / "1.png")
+    assert decode_image((tmp_path / "1.png").read_bytes(), 3, (1, 1)).flatten().tolist() == [255] * 3
+
+
+@pytest.mark.parametrize("suffix", ["tif", "ppm", "pdf", "tga"])
+def test_rare_formats_are_not_read_from_memory(tmp_path, suffix):
+    Image.new("RGB", (6, 4), "red").save(tmp_path / f"1.{suffix}")
+    with pytest.raises(DataError, match="cannot be read as an image; PNG, JPEG, GIF, BMP and WebP files can"):
+        decode_image((tmp_path / f"1.{suffix}").read_bytes(), 3, (4, 4))
+
+
+def test_what_is_no_image_in_memory_is_refused(tmp_path):
+    save_oriented(tmp_path / "1.png", 1, (60, 40))
+    for content in (b"", b"text", (tmp_path / "1.png").read_bytes()[:-800]):
+        with pytest.raises(DataError, match=r"^this cannot be read as an image"):
+            decode_image(content, 3, (4, 4))
+    claim(tmp_path / "1.png", 9000, 9000)
+    with pytest.raises(DataError, match=r"^the image has more than 64 million pixels"):
+        decode_image((tmp_path / "1.png").read_bytes(), 3, (4, 4))
+    with pytest.raises(DataError, match="2 were requested"):
+        decode_image(b"", 2, (4, 4))
+
+
+def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
+    Image.new("RGB", (6, 4), "red").save(tmp_path / "1.png")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    for read in (lambda: read_image(tmp_path / "1.png", 3, (4, 4)), lambda: decode_image(b"", 3, (4, 4))):
+        with pytest.raises(DataError, match=r"pip install torchscn\[images\]"):
+            read()
 
 
 def test_a_missing_file_is_named(tmp_path):

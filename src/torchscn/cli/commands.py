@@ -3,7 +3,7 @@
 from cyclopts import App
 
 import torchscn
-from torchscn.cli import bench, data, evaluate, info, predict, train
+from torchscn.cli import bench, data, evaluate, explore, info, inspect, predict, train
 
 __all__ = ["app"]
 
@@ -17,6 +17,8 @@ app.command(train.train)
 app.command(train.recipes)
 app.command(evaluate.evaluate, name="eval")
 app.command(predict.predict)
+app.command(explore.explore)
+app.command(inspect.inspect)
 app.command(data.app)
 app.command(bench.bench)
 app.command(info.info)

@@ -5,7 +5,7 @@ from torchscn.data.batches import Batches
 from torchscn.data.catalog import DATASETS, download, list_datasets, load, status
 from torchscn.data.dataset import Dataset, DatasetStatus, FileDataset
 from torchscn.data.errors import DataError
-from torchscn.data.image_file import find_images, read_image
+from torchscn.data.image_file import decode_image, find_images, read_image
 from torchscn.data.image_set import ImageSet
 from torchscn.data.normalize import Normalization
 
@@ -20,6 +20,7 @@ __all__ = [
     "FileDataset",
     "ImageSet",
     "Normalization",
+    "decode_image",
     "download",
     "find_images",
     "list_datasets",

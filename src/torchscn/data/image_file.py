@@ -1,5 +1,6 @@
 """Reading one image file with Pillow: upright, on a white ground, with 8 bits per channel."""
 
+import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +17,21 @@ from torchscn.data.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["SUFFIXES", "ImageFormat", "find_images", "is_image_file", "measure_image", "read_image", "read_pixels"]
+__all__ = [
+    "SUFFIXES",
+    "ImageFormat",
+    "decode_image",
+    "find_images",
+    "is_image_file",
+    "measure_image",
+    "read_image",
+    "read_pixels",
+]
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 MAX_PIXELS = 64_000_000  # a small file can claim any size and fill the memory when it is unpacked
-NEEDED = "Image folders are read with Pillow, which is not installed. Run: pip install torchscn[images]"
+COMMON_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")  # of files from elsewhere; the decoders of others are less tried
+NEEDED = "Image files are read with Pillow, which is not installed. Run: pip install torchscn[images]"
 
 _ORIENTATION = 0x0112  # the EXIF entry that says how the camera was held
 _ON_ITS_SIDE = (5, 6, 7, 8)
@@ -53,9 +64,24 @@ def read_image(path: str | Path, channels: int, size: tuple[int, int]) -> Tensor
     Raises:
         DataError: the file is missing, not an image or too large, or the number of channels is not supported.
     """
-    if channels not in (1, 3):
-        raise DataError(f"Image files have 1 channel (grey) or 3 (colour); {channels} were requested.")
-    return read_pixels(Path(path), ImageFormat(*size, grey=channels == 1))
+    return read_pixels(Path(path), _requested(channels, size))
+
+
+def decode_image(content: bytes, channels: int, size: tuple[int, int]) -> Tensor:
+    """Read an image file that is in memory, by the rules of :func:`read_image`; only common formats are accepted.
+
+    Args:
+        content: the bytes of a PNG, JPEG, GIF, BMP or WebP file.
+        channels: 1 for grey, 3 for colour.
+        size: height and width.
+
+    Returns:
+        uint8 tensor ``(channels, height, width)``.
+
+    Raises:
+        DataError: this is no such image, or too large, or the number of channels is not supported.
+    """
+    return _pixels(_Content(content), _requested(channels, size))
 
 
 def find_images(folder: str | Path) -> list[Path]:
@@ -88,9 +114,9 @@ def measure_image(path: Path, *, upright: bool = True) -> ImageFormat:
         path: the file.
         upright: measure it as it is read, not as it is stored; the pixels of some files are then unpacked.
     """
-    with _open(path) as image:
+    with _open(_File(path)) as image:
         width, height = image.size
-        with _errors_about(path):
+        with _errors_about(_File(path)):
             if upright and width != height and _orientation(image) in _ON_ITS_SIDE:
                 width, height = _turn_upright(image).size
         return ImageFormat(height, width, grey=image.mode == "L")
@@ -98,30 +124,76 @@ def measure_image(path: Path, *, upright: bool = True) -> ImageFormat:
 
 def read_pixels(path: Path, image_format: ImageFormat) -> Tensor:
     """The image as a uint8 tensor ``(channels, height, width)`` of the given format."""
-    from PIL import Image
+    return _pixels(_File(path), image_format)
 
-    with _open(path) as image, _errors_about(path):
+
+@dataclass(frozen=True)
+class _File:
+    """An image in a file."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def open(self) -> "Image":
+        from PIL import Image
+
+        return Image.open(self.path)
+
+    def unreadable(self, error: Exception) -> DataError:
+        return DataError(f"{self} cannot be read as an image ({error}); replace or remove it.")
+
+
+@dataclass(frozen=True)
+class _Content:
+    """An image in memory, which has no name."""
+
+    content: bytes
+
+    def __str__(self) -> str:
+        return "the image"
+
+    def open(self) -> "Image":
+        from PIL import Image
+
+        return Image.open(io.BytesIO(self.content), formats=COMMON_FORMATS)
+
+    def unreadable(self, error: Exception) -> DataError:
+        return DataError("this cannot be read as an image; PNG, JPEG, GIF, BMP and WebP files can, if undamaged.")
+
+
+def _requested(channels: int, size: tuple[int, int]) -> ImageFormat:
+    if channels not in (1, 3):
+        raise DataError(f"Image files have 1 channel (grey) or 3 (colour); {channels} were requested.")
+    return ImageFormat(*size, grey=channels == 1)
+
+
+def _pixels(source: _File | _Content, image_format: ImageFormat) -> Tensor:
+    with _open(source) as image, _errors_about(source):
         pixels = _eight_bit(_turn_upright(image), image_format.grey)
     size = (image_format.width, image_format.height)
     if pixels.size != size:
-        pixels = pixels.resize(size, Image.Resampling.BILINEAR)
+        from PIL.Image import Resampling
+
+        pixels = pixels.resize(size, Resampling.BILINEAR)
     array = np.array(pixels, dtype=np.uint8).reshape(image_format.height, image_format.width, -1)
     return torch.from_numpy(array).permute(2, 0, 1)
 
 
-def _open(path: Path) -> "Image":
+def _open(source: _File | _Content) -> "Image":
     """Open an image: the header is read and checked, the pixels are not."""
     try:
-        from PIL import Image
+        import PIL.Image  # noqa: F401
     except ImportError as error:
         raise DataError(NEEDED) from error
-    with _errors_about(path):
-        image = Image.open(path)
+    with _errors_about(source):
+        image = source.open()
     try:
         if image.width * image.height > MAX_PIXELS:
-            raise _too_large(path)
+            raise _too_large(source)
         if image.mode == "F" or image.mode.startswith("I"):
-            raise DataError(f"{path} has more than 8 bits per pixel (mode {image.mode}); convert it to 8 bits first.")
+            raise DataError(f"{source} has more than 8 bits per pixel (mode {image.mode}); convert it to 8 bits first.")
     except DataError:
         image.close()
         raise
@@ -165,7 +237,7 @@ def _eight_bit(image: "Image", grey: bool) -> "Image":
 
 
 @contextmanager
-def _errors_about(path: Path) -> Iterator[None]:
+def _errors_about(source: _File | _Content) -> Iterator[None]:
     """Turn Pillow's errors into one sentence that names the file.
 
     Its warnings are about metadata that do not matter here, and about sizes that are checked more strictly anyway.
@@ -177,12 +249,12 @@ def _errors_about(path: Path) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except Image.DecompressionBombError as error:
-        raise _too_large(path) from error
+        raise _too_large(source) from error
     except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist.") from error
+        raise DataError(f"{source} does not exist.") from error
     except Exception as error:  # a damaged file can fail in any way
-        raise DataError(f"{path} cannot be read as an image ({error}); replace or remove it.") from error
+        raise source.unreadable(error) from error
 
 
-def _too_large(path: Path) -> DataError:
-    return DataError(f"{path} has more than {MAX_PIXELS // 10**6} million pixels; scale it down first.")
+def _too_large(source: _File | _Content) -> DataError:
+    return DataError(f"{source} has more than {MAX_PIXELS // 10**6} million pixels; scale it down first.")
