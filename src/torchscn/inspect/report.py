@@ -20,6 +20,8 @@ __all__ = ["About", "write_report"]
 
 REPORT = "report.html"
 NUMBERS = "findings.json"
+HOLDS = 0.5  # share of the way from random directions to k-means above which a layer counts as clustering
+HOLDS_WEAKLY = 0.25
 
 
 @dataclass(frozen=True)
@@ -280,25 +282,32 @@ def _mean(scores: list[ClusterScores | None], name: str, layers: list[int] | Non
 def _cluster_verdict(findings: Findings, found: WithImages) -> str:
     """What the scores say about the claim, plainly."""
     slim, wide = slim_and_wide(findings.stages)
-    looked_at = slim or None
-    agreement, floor, ceiling = (_mean(found.clusters, name, looked_at) for name in ("agreement", "floor", "ceiling"))
-    way = (agreement - floor) / (ceiling - floor) if ceiling > floor else float("nan")
-    which = "slim layers" if slim else "the layers (all of them about equally wide)"
-    verdict = "holds" if way > 0.5 else "does not hold"
-    text = (
+    chosen = slim or None
+    agreement, floor, ceiling, dominance, cosine = (
+        _mean(found.clusters, name, chosen) for name in ("agreement", "floor", "ceiling", "dominance", "centre_cosine")
+    )
+    way = _way(found.clusters, chosen)
+    verdict = "holds" if way > HOLDS else "holds only weakly" if way > HOLDS_WEAKLY else "does not hold"
+    which = "slim layers" if slim else "the layers (none of them is slim beside its neighbours)"
+    sentences = [
         f"The claim {verdict} here: the strongest atoms of {which} agree with k-means at {agreement:.2f}, random "
-        f"directions at {floor:.2f}, two runs of k-means at {ceiling:.2f}: {100 * way:.0f} % of the way."
-    )
-    if slim and wide:
-        text += f" Wide layers: {_mean(found.clusters, 'agreement', wide):.2f}."
+        f"directions at {floor:.2f}, two runs of k-means at {ceiling:.2f}. That is {100 * way:.0f} % of the way."
+    ]
+    if wide:
+        sentences.append(f"Wide layers go {100 * _way(found.clusters, wide):.0f} % of it.")
     if found.twin_clusters:
-        text += f" The twin's channels: {_mean(found.twin_clusters, 'agreement', looked_at):.2f}."
-    dominance = _mean(found.clusters, "dominance", looked_at)
-    cosine = _mean(found.clusters, "centre_cosine", looked_at)
-    return (
-        f"{text} The strongest atom has {100 * dominance:.0f} % of the sum of a code on average, and its cosine with "
-        f"the centre of its group is {cosine:.2f}."
+        sentences.append(f"The same layers of the twin go {100 * _way(found.twin_clusters, chosen):.0f} % of it.")
+    sentences.append(
+        f"The strongest atom has {100 * dominance:.0f} % of the sum of a code on average, and its cosine with the "
+        f"centre of its group is {cosine:.2f}."
     )
+    return " ".join(sentences)
+
+
+def _way(scores: list[ClusterScores | None], layers: list[int] | None) -> float:
+    """How far groups are on the way from random directions to k-means: 0 to 1."""
+    agreement, floor, ceiling = (_mean(scores, name, layers) for name in ("agreement", "floor", "ceiling"))
+    return (agreement - floor) / (ceiling - floor) if ceiling > floor else float("nan")
 
 
 def _cluster_table(scores: list[ClusterScores | None]) -> str:
