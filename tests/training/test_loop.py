@@ -88,16 +88,17 @@ def wait_for_middle_of_epoch(folder: Path, epoch: int) -> None:
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_equals_uninterrupted(tmp_path):
+@pytest.mark.parametrize("settings", [[], ["--optimizer", "muon", "--decay-lam1", "false"]])
+def test_killed_and_resumed_equals_uninterrupted(tmp_path, settings):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    with running(whole) as process:
+    with running(whole, *settings) as process:
         _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-    with running(broken) as process:
+    with running(broken, *settings) as process:
         wait_for_middle_of_epoch(broken, 1)
         process.send_signal(signal.SIGKILL)
     assert not (broken / "model.safetensors").exists()
-    with running(broken, "--resume") as process:
+    with running(broken, "--resume", *settings) as process:
         out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "resuming in epoch 2" in out

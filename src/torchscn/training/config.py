@@ -78,9 +78,15 @@ class TrainConfig(Settings):
         0.0, "epochs of linear rise before cosine or steps; for onecycle, the share of the run spent rising", at_least=0
     )
     milestones: tuple[int, ...] = setting((), 'epochs after which "steps" divides the rate by ten')
+    optimizer: str = setting(
+        "sgd", "gradient descent with momentum, or Muon on dictionaries and filters", choices=("sgd", "muon")
+    )
+    muon_lr: float = setting(0.01, "peak learning rate of Muon: the relative length of a step", at_least=0)
+    muon_momentum: float = setting(0.95, "momentum of Muon", at_least=0, below=1)
     momentum: float = setting(0.9, "momentum of the gradient descent", at_least=0, below=1)
     nesterov: bool = setting(False, "look ahead along the momentum")
-    weight_decay: float = setting(5e-4, "on everything, lam1 included", at_least=0)
+    weight_decay: float = setting(5e-4, "on everything that Muon does not move", at_least=0)
+    decay_lam1: bool = setting(True, "weight decay on lam1, too")
     clip: float = setting(0.0, "scale gradients with a larger norm down to this norm; 0: never", at_least=0)
     label_smoothing: float = setting(0.0, "share of the label spread over all classes", at_least=0, below=1)
     ema: float = setting(

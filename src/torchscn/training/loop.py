@@ -25,9 +25,10 @@ from torchscn.training.distributed import Process, start_process, stop_process, 
 from torchscn.training.ema import AveragedWeights
 from torchscn.training.errors import Interrupted
 from torchscn.training.evaluation import evaluate
+from torchscn.training.optimizer import make_optimizer, set_rates
 from torchscn.training.report import Reporter
 from torchscn.training.run_folder import RunFolder, TrainedModel
-from torchscn.training.schedule import learning_rate
+from torchscn.training.schedule import learning_rate, share_of_peak
 from torchscn.training.signals import watch_signals
 from torchscn.weights import CheckpointError, TrainedWeights, is_finite, write_weights
 
@@ -174,13 +175,7 @@ def _fit(
     model = model.to(process.device)
     _check_scores(model, sample, train_set)
     model.train()
-    optimizer = torch.optim.SGD(
-        model.parameters(),
-        lr=config.lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        nesterov=config.nesterov,
-    )
+    optimizer = make_optimizer(model, config)
     attach_projection(optimizer, model)
     average = AveragedWeights(model, config.ema) if config.ema else None
 
@@ -227,8 +222,7 @@ def _fit(
             started = time.monotonic() - position.seconds
             for x, labels in batches.epoch(position.epoch, start=position.batch):
                 step = position.epoch * len(batches) + position.batch
-                for group in optimizer.param_groups:
-                    group["lr"] = learning_rate(config, step, len(batches))
+                set_rates(optimizer, share_of_peak(config, step, len(batches)))
                 x, labels = x.to(process.device), labels.to(process.device)
                 loss, n_wrong = train_step(replica, optimizer, x, labels, config.label_smoothing, config.clip)
                 if average:

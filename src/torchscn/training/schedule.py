@@ -4,7 +4,7 @@ import math
 
 from torchscn.training.config import TrainConfig
 
-__all__ = ["learning_rate"]
+__all__ = ["learning_rate", "share_of_peak"]
 
 
 def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
@@ -15,16 +15,21 @@ def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float
         >>> [round(learning_rate(config, step, 1), 4) for step in (0, 39, 40, 80)]
         [0.1, 0.1, 0.01, 0.001]
     """
+    return config.lr * share_of_peak(config, step, steps_per_epoch)
+
+
+def share_of_peak(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
+    """Learning rate of a step as a share of its peak, the same for all groups of parameters."""
     total = config.epochs * steps_per_epoch
     if config.schedule == "onecycle":
-        return config.lr * _triangle(step / total, config.warmup)
+        return _triangle(step / total, config.warmup)
     rise = config.warmup * steps_per_epoch
     if step < rise:
-        return config.lr * min(1.0, (step + 1) / rise)
+        return min(1.0, (step + 1) / rise)
     if config.schedule == "steps":
         passed = sum(step >= epoch * steps_per_epoch for epoch in config.milestones)
-        return config.lr * 0.1**passed
-    return config.lr * (1 + math.cos(math.pi * (step - rise) / (total - rise))) / 2
+        return 0.1**passed
+    return (1 + math.cos(math.pi * (step - rise) / (total - rise))) / 2
 
 
 def _triangle(progress: float, peak: float) -> float:
