@@ -79,8 +79,8 @@ def certify(model: nn.Module, x: Tensor) -> list[LayerCertificate]:
 
 
 def _summarize(name: str, layer: CodingLayer, solution: Solution) -> LayerCertificate:
-    active = (solution.codes > 0).movedim(layer.coding_model().atom_dim, -1).flatten(0, -2)
-    largest = solution.codes.amax().clamp(min=torch.finfo(solution.codes.dtype).tiny)
+    active = (solution.codes != 0).movedim(layer.coding_model().atom_dim, -1).flatten(0, -2)
+    largest = solution.codes.abs().amax().clamp(min=torch.finfo(solution.codes.dtype).tiny)
     # The exact solver ignores the tolerance.
     fixed_steps = layer.options.has_fixed_steps and layer.solver != "active_set"
     return LayerCertificate(

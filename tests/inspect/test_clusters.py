@@ -70,3 +70,23 @@ def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
     patches, groups = planted()
     with pytest.raises(ImportError, match=r"pip install torchscn\[inspect\]"):
         compare_with_kmeans(Places(patches, torch.rand(len(patches), 6), groups))
+
+
+def test_an_atom_that_is_subtracted_makes_a_group_of_its_own():
+    patches, groups = planted(n_clusters=2)
+    codes = torch.where(groups == 0, 1.0, -1.0)[:, None]
+    scores = compare_with_kmeans(Places(patches, codes, groups), atoms=torch.eye(1, 12) - torch.eye(2, 12)[1:])
+    assert scores.purity == 1
+    assert scores.centre_cosine == pytest.approx(1, abs=0.01)
+
+
+def test_positions_that_are_not_finite_are_left_out():
+    patches, groups = planted()
+    patches[:36, 3] = torch.nan
+    scores = compare_with_kmeans(Places(patches, torch.rand(len(patches), 6), groups))
+    assert scores.n_positions == 324
+
+
+def test_purity_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one member"):
+        purity(torch.tensor([], dtype=torch.int64), torch.tensor([], dtype=torch.int64))

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from torchscn import Network, Row, certify, create_model, data
-from torchscn.inspect import dissect, examine, survey
+from torchscn import LayerOptions, Network, Row, certify, create_model, data
+from torchscn.inspect import dissect, duplicates, examine, survey
 
 
 def ill(change) -> Network:
@@ -44,8 +44,8 @@ def align(layer):
 @pytest.mark.parametrize(
     ("change", "finding"),
     [
-        (kill, "2 of 6 atoms are dead"),
-        (double, "1 pairs of atoms point the same way"),
+        (kill, "dead atoms: 2 of 6 are used by none"),
+        (double, "pairs that point the same way (cosine above 0.98): 1"),
         (align, "badly conditioned"),
         (lambda layer: layer.lam1.fill_(0), "lam1 was learned down to 0"),
         (lambda layer: layer.lam1.fill_(100), "0 % of the codes are active"),
@@ -79,3 +79,14 @@ def test_condition_is_that_of_the_gram_matrix():
     atoms = layer.dictionary.detach().flatten(1).double()
     expected = torch.linalg.cond(atoms @ atoms.T + layer.lam2 * torch.eye(16))
     assert examine(network)[0].condition == pytest.approx(float(expected))
+
+
+def test_a_penalty_that_is_fixed_at_zero_is_no_concern():
+    network = Network([Row("sparse", 6)], 10, in_channels=1, options=LayerOptions(lam1=0.0, learn_lam1=False))
+    assert not examine(network)[0].concerns()
+
+
+def test_opposite_atoms_are_alike_where_codes_have_signs():
+    atoms = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    assert duplicates(atoms) == []
+    assert duplicates(atoms, signed=True) == [(0, 1)]

@@ -114,3 +114,16 @@ def test_what_is_not_known_is_asked_for():
         to_pixels(network, torch.zeros(1, 2, 8, 8))
     with pytest.raises(ValueError, match="atoms 0 to 2; got 3"):
         synthesize(network, 1, [3])
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 8, 8), (1, 3, 4, 4), (3, 8, 8)])
+def test_codes_of_another_layer_or_size_are_refused(shape):
+    network = make([Row("sparse", 3)])
+    with pytest.raises(ValueError, match=r"codes of layer 1 have the shape \(images, 3, 8, 8\)"):
+        rebuild(network, torch.zeros(shape, dtype=torch.float64), 1, (8, 8))
+
+
+@pytest.mark.parametrize("atom", [1.5, True, -1])
+def test_atoms_are_whole_numbers(atom):
+    with pytest.raises((ValueError, TypeError), match="atom must be a whole number"):
+        synthesize(make([Row("sparse", 3)]), 1, [atom])

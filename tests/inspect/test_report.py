@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import torchscn
-from torchscn import Network, Row, data
+from torchscn import LayerOptions, Network, Row, data
 from torchscn.cli import main
 from torchscn.inspect import About, inspect_network, slim_and_wide, write_report
 from torchscn.inspect.stages import dissect
@@ -39,7 +39,7 @@ class Outline(HTMLParser):
             self.problems.append(f"</{tag}> at {self.getpos()}")
 
     def handle_data(self, text):
-        self.text += text
+        self.text += f"{text} "
 
     def values(self, tag: str, name: str) -> list[str]:
         return [attributes[name] or "" for found, attributes in self.found if found == tag and name in attributes]
@@ -101,7 +101,7 @@ def test_the_command_writes_a_report(capsys, digits_run):
             assert len(picture.convert("L").getcolors(256)) > 2, f"{path.name} is blank"
     numbers = json.loads((folder / "findings.json").read_text())
     assert numbers["n_images"] == 360
-    assert f"test error {numbers['test_error']:.2f} %" in outline.text
+    assert f"error {numbers['test_error']:.2f} %" in outline.text
 
 
 def test_a_twin_is_shown_beside(findings, tmp_path):
@@ -189,7 +189,7 @@ def test_without_matplotlib_it_says_what_to_install(capsys, monkeypatch):
 def test_a_twin_that_knows_other_classes(capsys, digits_run, tmp_path):
     code, _, err = call(capsys, "inspect", str(digits_run), "--twin", "scn4-mnist", "--output", str(tmp_path))
     assert code == 1
-    assert "looks at images of 1 x 28 x 28" in err
+    assert "the twin does not go with these images: the network looks at images of 1 x 28 x 28" in err
 
 
 def test_slim_layers_are_narrower_than_their_neighbours():
@@ -213,3 +213,96 @@ def test_tiles():
     assert (marked[..., 0] > 0).astype(int).tolist() == [[0, 1, 1, 1], [0, 1, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0]]
     wide = enlarge(blank(4, 0)[:2], 8)  # keeps its shape, in the middle of the tile
     assert wide[:, 0, 0].tolist() == [255] * 2 + [0] * 4 + [255] * 2
+
+
+def network_of(rows: list[Row], images: data.ImageSet, **options) -> Network:
+    torch.manual_seed(0)
+    network = Network(rows, len(images.classes), images.images.shape[1], LayerOptions(**options)).eval()
+    network.remember(data.Normalization.fit(images.images), images.classes, tuple(images.images.shape[2:]))
+    return network
+
+
+def report_on(network: Network, images: data.ImageSet | None, folder: Path) -> tuple[Outline, dict]:
+    """A report and its numbers, which are strict JSON."""
+    outline = read(write_report(inspect_network(network, images), About("some"), str(folder)))
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    return outline, json.loads((folder / "findings.json").read_text(), parse_constant=refuse)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [
+        ([Row("sparse", 5)], {}),
+        ([Row("sparse", 16), Row("sparse", 8, 2)], {"lam2": 0.0}),  # singular: more atoms than features
+        ([Row("sparse", 5), Row("sparse", 6)], {"affine": True}),
+        ([Row("sparse", 5), Row("sparse", 6)], {"norm": "after", "per_atom": True, "unit_norm": True}),
+        ([Row("sparse", 5), Row("sparse", 6)], {"constraint": "signed"}),
+        ([Row("sparse", 5), Row("sparse", 6)], {"constraint": "sum_to_one"}),
+        ([Row("sparse", 5), Row("sparse", 6)], {"lam1": 50.0}),  # no code is ever active
+        ([Row("conv", 5), Row("sparse", 6), Row("conv", 7, 2)], {}),
+    ],
+)
+def test_networks_of_all_kinds_are_reported(rows, options, images, tmp_path):
+    outline, numbers = report_on(network_of(rows, images, **options), images.take(range(40)), tmp_path)
+    assert len(numbers["layers"]) == len(rows)
+    assert not {"nan", "inf", "-nan"} & set(outline.text.lower().replace("%", " ").split())
+
+
+def test_double_precision_and_networks_in_training(images, tmp_path):
+    network = network_of([Row("sparse", 5), Row("sparse", 6)], images).double()
+    network.train()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    _, numbers = report_on(network, images, tmp_path)
+    assert network.training
+    torch.testing.assert_close(dict(network.state_dict()), before)
+    network.eval()
+    right = (network(network.preprocess(images.images)).argmax(1) == images.labels).double().mean()
+    assert numbers["test_error"] == pytest.approx(100 * (1 - float(right)))
+
+
+def test_a_diverged_network_is_a_concern(images, tmp_path):
+    network = network_of([Row("sparse", 5), Row("sparse", 6)], images)
+    with torch.no_grad():
+        network.sparse_layers()[1][1].dictionary[2] = torch.nan
+    outline, _ = report_on(network, None, tmp_path)
+    assert "its weights are not finite" in outline.text
+
+
+@pytest.mark.parametrize("n_images", [1, 2, 9])
+def test_few_images(images, n_images, tmp_path):
+    outline, _ = report_on(small("sparse", images), images.take(range(n_images)), tmp_path)
+    assert "too few positions with active atoms" in outline.text
+
+
+def test_odd_class_names_and_shapes(tmp_path):
+    names = ("US$ 5_{$", "<b>&amp;", "猫" * 30)
+    pixels = torch.randint(256, (12, 3, 6, 10), dtype=torch.uint8)
+    images = data.ImageSet("odd", pixels, torch.arange(3).repeat(4), names)
+    outline, _ = report_on(network_of([Row("sparse", 5), Row("sparse", 6, 2)], images), images, tmp_path)
+    assert "Mistakes" in outline.text
+
+
+def test_certificates_have_the_number_of_their_layer(images, tmp_path):
+    network = network_of([Row("conv", 5), Row("sparse", 6)], images)
+    outline, _ = report_on(network, images, tmp_path)
+    assert [stage.number for stage in dissect(network).stages if stage.is_sparse] == [2]
+    assert "active % lam1 2 " in " ".join(outline.text.split())  # the first row below the head of the table
+
+
+def test_held_out_images_are_called_that(capsys, tmp_path):
+    run = tmp_path / "run"
+    settings = ["--epochs", "1", "--limit", "100", "--validation", "60", "--stem", "4", "--quiet"]
+    assert call(capsys, "train", "digits", "--run-dir", str(run), *settings)[0] == 0
+    assert call(capsys, "inspect", str(run))[0] == 0
+    assert "(60 held-out training images)" in read(run / "inspect" / "report.html").text
+
+
+def test_output_that_is_a_file(capsys, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    code, _, err = call(capsys, "inspect", "scn4-mnist", "--output", str(path))
+    assert code == 1
+    assert "--output must be a folder" in err

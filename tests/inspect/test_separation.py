@@ -40,5 +40,5 @@ def test_there_is_one_probe_for_the_image_and_one_for_every_layer(network, image
 
 
 def test_a_class_with_one_image_cannot_be_probed():
-    with pytest.raises(ValueError, match="two images of every class"):
+    with pytest.raises(ValueError, match="two classes, and two images of each"):
         probe(torch.randn(5, 2), torch.tensor([0, 0, 1, 1, 2]))

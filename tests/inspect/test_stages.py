@@ -100,3 +100,15 @@ def test_what_cannot_be_taken_apart_is_refused():
 def test_layers_that_do_not_exist(layer, error):
     with pytest.raises((ValueError, TypeError), match=error):
         check_layer(create_model("scn1"), layer)
+
+
+def test_a_norm_between_convolution_and_relu_is_refused():
+    network = Network([Row("conv", 4)])
+    network.blocks[0] = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+    with pytest.raises(TypeError, match=r"blocks\.0\.0 is not followed by ReLU"):
+        dissect(network)
+
+
+def test_pixels_that_were_not_preprocessed_are_refused():
+    with pytest.raises(TypeError, match="preprocessed"):
+        next(look(create_model("scn1"), torch.zeros(1, 3, 8, 8, dtype=torch.uint8)))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchscn import create_model, sparse_code
+from torchscn import create_model, data, sparse_code
 from torchscn.inspect import crop, dissect, look, most_used, some_images, strongest_uses, survey
 
 
@@ -89,3 +89,27 @@ def test_images_that_do_not_belong_to_the_network(network, images):
     other = type(images)("letters", images.images, images.labels, tuple("abcdefghij"))
     with pytest.raises(ValueError, match="is this the data"):
         survey(network, other)
+
+
+def test_codes_keep_their_sign(images):
+    network = create_model("scn1", in_channels=1, constraint="signed", stem=4)
+    network.remember(data.Normalization.fit(images.images), images.classes, (8, 8))
+    use = survey(network.eval(), images).layers[0]
+    assert float(use.largest.min()) < 0 < float(use.largest.max())
+    assert most_used(use, 4) == use.usage.argsort(descending=True).tolist()
+    strongest = strongest_uses(use, 0, 20)
+    assert [abs(part.code) for part in strongest] == sorted((abs(part.code) for part in strongest), reverse=True)
+    assert [part.code for part in strongest] == [float(use.largest[part.image, 0]) for part in strongest]
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda n, i: survey(n, i, places=0), lambda n, i: some_images(i, 0), lambda n, i: some_images(i, -1)]
+)
+def test_counts_below_one_are_refused(network, images, wrong):
+    with pytest.raises(ValueError, match="at least 1"):
+        wrong(network, images)
+
+
+def test_an_atom_that_does_not_exist(seen):
+    with pytest.raises(ValueError, match="layer 1 has atoms 0 to 3; got 9"):
+        strongest_uses(seen.layers[0], 9)

@@ -55,6 +55,8 @@ def inspect(
     other = training.load_trained(other_name) if other_name else None
     test_images, problem = _test_images(trained, data_dir)
     folder = output or (Path(run) / "inspect" if Path(run).is_dir() else Path("inspect") / run)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--output must be a folder; {folder} is a file.")
     folder.mkdir(parents=True, exist_ok=True)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("")
@@ -73,6 +75,7 @@ def inspect(
         about = About(
             name=Path(run).resolve().name if Path(run).is_dir() else run,
             data=trained.config.data,
+            images="held-out training images" if trained.config.validation else "test images",
             note=trained.note,
             twin=other_name,
             metrics=_metrics(run),
@@ -91,6 +94,8 @@ def _packaged_twin(trained: "TrainedModel") -> str | None:
     from torchscn.weights import list_pretrained
 
     config = trained.config
+    if config.validation:  # it was trained on images that are held out here
+        return None
     name = f"{config.model.replace('scn', 'cnn')}-{config.data}"
     return name if config.model.startswith("scn") and name in list_pretrained() else None
 

@@ -38,7 +38,7 @@ class ClusterScores:
     chance: float  # share of the most frequent class: the purity of a single group
     centre_cosine: float | None  # cosine of an atom and the mean of the patches whose strongest atom it is, on average
     dominance: float  # share of the strongest atom in the sum of a code
-    without_atom: float  # share of positions whose code is all zeros; they are left out
+    without_atom: float  # share of positions whose code is all zeros, or not finite; they are left out
 
 
 def compare_with_kmeans(places: Places, atoms: Tensor | None = None, seed: int = 0) -> ClusterScores | None:
@@ -53,26 +53,29 @@ def compare_with_kmeans(places: Places, atoms: Tensor | None = None, seed: int =
         The scores; None if no position has an active atom.
     """
     sizes = places.codes.abs()
-    used = sizes.amax(1) > 0
+    used = (sizes.amax(1) > 0) & places.patches.isfinite().all(1)
     if not bool(used.any()):
         return None
     patches, sizes, labels = places.patches[used].float(), sizes[used], places.labels[used]
     n_clusters = min(sizes.shape[1], len(patches))
     strongest = sizes.argmax(1)
+    signs = places.codes[used].gather(1, strongest[:, None])[:, 0].sign()
+    # An atom that is subtracted says the opposite.
+    own = 2 * strongest + (signs < 0)
     groups = _kmeans(patches, n_clusters, seed)
     directions = torch.randn(
         sizes.shape[1], patches.shape[1], generator=torch.Generator().manual_seed(seed), dtype=patches.dtype
     )
     return ClusterScores(
         n_positions=len(patches),
-        agreement=_agreement(strongest, groups),
-        by_direction=_agreement(strongest, _kmeans(F.normalize(patches), n_clusters, seed)),
+        agreement=_agreement(own, groups),
+        by_direction=_agreement(own, _kmeans(F.normalize(patches), n_clusters, seed)),
         ceiling=_agreement(groups, _kmeans(patches, n_clusters, seed + 1)),
         floor=_agreement((patches @ F.normalize(directions).T).argmax(1), groups),
-        purity=purity(strongest, labels),
+        purity=purity(own, labels),
         purity_kmeans=purity(groups, labels),
         chance=float(labels.bincount().max() / len(labels)),
-        centre_cosine=None if atoms is None else _centre_cosine(atoms.flatten(1).to(patches), patches, strongest),
+        centre_cosine=None if atoms is None else _centre_cosine(atoms, patches, strongest, signs),
         dominance=float((sizes.amax(1) / sizes.sum(1)).mean()),
         without_atom=1 - float(used.double().mean()),
     )
@@ -85,14 +88,17 @@ def purity(groups: Tensor, labels: Tensor) -> float:
         >>> purity(torch.tensor([0, 0, 0, 1]), torch.tensor([7, 7, 3, 3]))
         0.75
     """
+    if not len(labels):
+        raise ValueError("purity needs at least one member.")
     n_labels = int(labels.max()) + 1
     table = torch.bincount(groups * n_labels + labels, minlength=n_labels * (int(groups.max()) + 1))
     return float(table.view(-1, n_labels).amax(1).sum() / len(labels))
 
 
-def _centre_cosine(atoms: Tensor, patches: Tensor, strongest: Tensor) -> float:
+def _centre_cosine(atoms: Tensor, patches: Tensor, strongest: Tensor, signs: Tensor) -> float:
     """Over positions: how much an atom points to the centre of its group, seen from the mean of all patches."""
-    centres = torch.zeros_like(atoms).index_add_(0, strongest, patches - patches.mean(0))
+    atoms = atoms.flatten(1).to(patches)
+    centres = torch.zeros_like(atoms).index_add_(0, strongest, signs.to(patches)[:, None] * (patches - patches.mean(0)))
     return float(F.cosine_similarity(atoms, centres)[strongest].mean())
 
 

@@ -1,6 +1,7 @@
 """The pictures of a report. Every function takes findings and returns a matplotlib figure; nothing is computed here."""
 
 import io
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,9 @@ def as_png(figure: "Figure") -> bytes:
     from PIL import Image  # matplotlib needs it, too
 
     drawn, content = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, dpi=DPI, format="png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about characters of class names that its font lacks
+        figure.savefig(drawn, dpi=DPI, format="png")
     Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(content, "png", optimize=True)
     return content.getvalue()
 
@@ -159,17 +162,18 @@ def draw_example(network: Network, example: Example) -> "Figure":
     parts: Any = figure.subfigures(3, 1, height_ratios=[2.6, 1.3, 1.3])
     top, middle, bottom = parts
     picture, places, atoms = top.subplots(1, 3, width_ratios=[1, 1.15, 2])
-    _show(picture, as_picture(example.image), f"truth: {classes[example.truth]}")
+    _show(picture, as_picture(example.image), f"truth: {_short(classes[example.truth])}")
     share = float(scores.double().softmax(0)[first])
-    _draw_places(places, example, first, f"for {classes[first]} ({100 * share:.0f} %)")
+    _draw_places(places, example, first, f"for {_short(classes[first])} ({100 * share:.0f} %)")
     _draw_deciding_atoms(atoms, example, first, second, classes)
-    for axes, seen in zip(middle.subplots(1, n_layers), example.looks, strict=True):
+    for axes, seen in zip(middle.subplots(1, n_layers, squeeze=False)[0], example.looks, strict=True):
         axes.imshow((seen.codes[0] != 0).sum(0).numpy(), cmap="viridis")
         axes.set_title(f"{seen.stage.number}", fontsize=8)
         axes.axis("off")
     middle.supylabel("active atoms", fontsize=8)
-    for axes, seen in zip(bottom.subplots(1, n_layers, sharey=True), example.looks, strict=True):
-        codes = seen.codes[0][seen.codes[0] != 0].abs()
+    panels = bottom.subplots(1, n_layers, sharey=True, squeeze=False)[0]
+    for axes, seen in zip(panels, example.looks, strict=True):
+        codes = seen.codes[0][(seen.codes[0] != 0) & seen.codes[0].isfinite()].abs()
         axes.hist(codes.numpy() if len(codes) else [0.0], bins=20, color=OURS, log=True)
         axes.tick_params(labelsize=6)
         axes.set_yticks([])
@@ -252,11 +256,12 @@ def draw_health(health: list[LayerHealth]) -> "Figure":
     ]
     for axes, (title, values, logarithmic) in zip(panels, rows, strict=True):
         axes.plot(numbers, values, marker="o", markersize=3, color=OURS)
-        if logarithmic and np.isfinite(values).any():
+        finite = [value for value in values if np.isfinite(value)]
+        if logarithmic and finite:
             axes.set_yscale("log")
             axes.yaxis.set_minor_formatter("")
             axes.yaxis.set_major_formatter("{x:g}")
-            axes.set_ylim(1, max(10.0, 10 ** np.ceil(np.log10(np.nanmax(values)))))
+            axes.set_ylim(1, max(10.0, 10 ** np.ceil(np.log10(max(finite)))))
         else:
             axes.set_ylim(bottom=0)
         axes.set_title(title, fontsize=9)
@@ -370,15 +375,20 @@ def _draw_places(axes: "Axes", example: Example, answer: int, title: str) -> Non
     height, width = example.image.shape[1:]
     axes.imshow(as_picture(example.image).mean(2), cmap="gray", extent=(0, width, height, 0))
     limit = max(float(places.abs().max()), 1e-12)
+    # A place is drawn in the middle of the pixels that it sees.
+    field = example.looks[-1].stage.field
+    top, left, *_ = field.middle(0, 0)
+    *_, bottom, right = field.middle(places.shape[0] - 1, places.shape[1] - 1)
     axes.imshow(
         places.numpy(),
         cmap="RdBu_r",
         vmin=-limit,
         vmax=limit,
         alpha=0.55,
-        extent=(0, width, height, 0),
+        extent=(left, right, bottom, top),
         interpolation="bilinear",
     )
+    axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_title(title, fontsize=9)
     axes.axis("off")
 
@@ -401,35 +411,36 @@ def _draw_deciding_atoms(axes: "Axes", example: Example, first: int, second: int
 
 
 def _draw_centres(axes: "Axes", use: LayerUse) -> None:
-    codes, patches = use.places.codes.abs(), use.places.patches.float()
-    used = codes.amax(1) > 0
+    axes.set_title(f"layer {use.stage.number}: {use.stage.width} atoms", fontsize=9)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    codes, patches = use.places.codes.float(), use.places.patches.float()
+    used = (codes.abs().amax(1) > 0) & patches.isfinite().all(1)
     codes, patches = codes[used][:1500], patches[used][:1500]
-    strongest = codes.argmax(1)
+    if len(codes) < 2:
+        return
+    strongest = codes.abs().argmax(1)
     mean = patches.mean(0)
     directions = torch.linalg.svd(patches - mean, full_matrices=False).Vh[:2].T
     points = (patches - mean) @ directions
     # An atom at the size it has on average where it is the strongest.
     sizes = torch.stack([codes[strongest == j, j].mean() for j in range(codes.shape[1])])
-    centres = (use.stage.atoms().flatten(1) * sizes[:, None] - mean) @ directions
+    centres = (use.stage.atoms().flatten(1).float() * sizes[:, None] - mean) @ directions
+    colours: dict[str, Any] = {"cmap": "tab20", "vmin": 0, "vmax": len(sizes) - 1}
     axes.scatter(
-        points[:, 0].numpy(), points[:, 1].numpy(), c=strongest.numpy(), cmap="tab20", s=5, alpha=0.6, linewidths=0
+        points[:, 0].numpy(), points[:, 1].numpy(), c=strongest.numpy(), s=5, alpha=0.6, linewidths=0, **colours
     )
     known = sizes.isfinite()
     axes.scatter(
         centres[known, 0].numpy(),
         centres[known, 1].numpy(),
         c=torch.arange(len(sizes))[known].numpy(),
-        cmap="tab20",
-        vmin=0,
-        vmax=len(sizes) - 1,
+        **colours,
         marker="*",
         s=130,
         edgecolors="black",
         linewidths=0.7,
     )
-    axes.set_title(f"layer {use.stage.number}: {use.stage.width} atoms", fontsize=9)
-    axes.set_xticks([])
-    axes.set_yticks([])
 
 
 def _lines(

@@ -1,5 +1,6 @@
 """Everything a report says, as numbers: :func:`inspect_network` computes it, and nothing here draws."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +16,14 @@ from torchscn.inspect.inverse import NoInverseError, Rebuilt, rebuild_all
 from torchscn.inspect.mistakes import Answers, Mistake, answer
 from torchscn.inspect.separation import Probe, probe_layers
 from torchscn.inspect.stages import Look, Stage, dissect, look
-from torchscn.inspect.surveys import Survey, some_images, survey
+from torchscn.inspect.surveys import Survey, check_images, some_images, survey
 from torchscn.network import Network
 
 __all__ = ["N_IMAGES", "Example", "Findings", "Misled", "Report", "WithImages", "inspect_network", "slim_and_wide"]
 
 N_IMAGES = 4000  # images looked at closely; all are used for the error
 N_REBUILT = 32
+FEW_TO_REBUILD = 8  # images; with fewer, what they have in common cannot be told from what is their own
 N_SHOWN = 6  # rebuilt images in the picture
 N_EXAMPLES = 3
 N_MISTAKES = 6
@@ -87,7 +89,8 @@ class Findings:
         found: dict[str, Any] = {"layers": [_layer_numbers(layer) for layer in self.health], "left_out": self.left_out}
         if self.with_images is not None:
             found |= _image_numbers(self.with_images)
-        return found
+        cleaned: dict[str, Any] = _finite(found)
+        return cleaned
 
 
 def inspect_network(
@@ -149,6 +152,7 @@ def _with_images(
     seen = survey(network, some, progress=lambda done: report("looking at codes", done, len(some)))
     other = None
     if twin is not None:
+        _check_twin(twin, images)
         other = survey(twin, some, progress=lambda done: report("looking at the twin", done, len(some)))
     sample = network.preprocess(spread_sample(images.images))
     few = some_images(images, N_REBUILT)
@@ -170,6 +174,13 @@ def _with_images(
         probes=probes,
         twin_probes=twin_probes,
     )
+
+
+def _check_twin(twin: Network, images: ImageSet) -> None:
+    try:
+        check_images(twin, images)
+    except ValueError as error:
+        raise ValueError(f"the twin does not go with these images: {error}") from error
 
 
 def _one_per_class(images: ImageSet, n_images: int) -> list[int]:
@@ -202,6 +213,9 @@ def _misled(network: Network, images: ImageSet, mistake: Mistake) -> Misled:
 
 
 def _rebuilt(network: Network, x: Tensor, left_out: dict[str, str]) -> list[Rebuilt]:
+    if len(x) < FEW_TO_REBUILD:
+        left_out["rebuilt"] = f"There are too few images to tell what they have in common ({len(x)})."
+        return []
     try:
         return rebuild_all(network, x)
     except NoInverseError as error:
@@ -248,6 +262,15 @@ def _layer_numbers(health: LayerHealth) -> dict[str, Any]:
         "duplicates": health.duplicates,
         "concerns": [concern.finding for concern in health.concerns()],
     }
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for numbers that are not finite, for which JSON has no word."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _image_numbers(found: WithImages) -> dict[str, Any]:

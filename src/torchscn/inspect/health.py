@@ -1,5 +1,6 @@
 """Whether the layers of a network are in order, and what to do where they are not."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -50,19 +51,26 @@ class LayerHealth:
         return [Concern(self.stage.number, finding, advice) for finding, advice in self._concerns()]
 
     def _concerns(self) -> Iterator[tuple[str, str]]:
-        width = self.stage.width
-        if self.dead:
+        layer, width = self.stage.layer, self.stage.width
+        is_sparse = isinstance(layer, SparseCoding2d)
+        atoms = "atoms" if is_sparse else "channels"
+        if not math.isfinite(self.largest_norm):
             yield (
-                f"{len(self.dead)} of {width} atoms are dead: no image uses them.",
-                "They cost time and parameters. Train with a smaller lam1 or learning rate at the start, or a "
-                "narrower layer.",
+                "its weights are not finite.",
+                "Training has diverged. Take an earlier checkpoint, a lower learning rate or a few epochs of warmup.",
+            )
+        if self.dead:
+            penalty = "lam1 or learning rate" if is_sparse else "learning rate"
+            yield (
+                f"dead {atoms}: {len(self.dead)} of {width} are used by none of the images that were looked at.",
+                f"They cost time and parameters. Train with a smaller {penalty} at the start, or a narrower layer.",
             )
         if self.duplicates:
             yield (
-                f"{len(self.duplicates)} pairs of atoms point the same way (cosine above {ALIKE}).",
+                f"duplicate {atoms}: pairs that point the same way (cosine above {ALIKE}): {len(self.duplicates)}.",
                 "Codes may be shared between them at will. A narrower layer, more weight decay or a larger lam2 helps.",
             )
-        if self.lam1 == 0:
+        if self.lam1 == 0 and is_sparse and layer.lam1.requires_grad and layer.constraint == "non_negative":
             yield (
                 "lam1 was learned down to 0: nothing but the sign keeps the codes sparse.",
                 "Harmless if the error is good. For sparser codes fix it with learn_lam1=False, or exempt it from "
@@ -111,10 +119,20 @@ def examine(
     return [_examine(stage, use, converged.get(stage.name)) for stage, use in zip(stages, uses, strict=True)]
 
 
-def duplicates(atoms: Tensor) -> list[tuple[int, int]]:
-    """Pairs of atoms that point the same way."""
+def duplicates(atoms: Tensor, *, signed: bool = False) -> list[tuple[int, int]]:
+    """Pairs of atoms that point the same way.
+
+    Args:
+        atoms: the dictionary, atoms first.
+        signed: codes may be negative, so that opposite atoms are alike.
+
+    Example:
+        >>> duplicates(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1]]))
+        [(0, 2)]
+    """
     directions = F.normalize(atoms.flatten(1))
-    alike = (directions @ directions.T).triu(1) > ALIKE
+    cosines = (directions @ directions.T).triu(1)
+    alike = (cosines.abs() if signed else cosines) > ALIKE
     return [(one, other) for one, other in alike.nonzero().tolist()]
 
 
@@ -122,10 +140,11 @@ def _examine(stage: Stage, use: LayerUse | None, converged: float | None) -> Lay
     layer, atoms = stage.layer, stage.atoms()
     norms = atoms.flatten(1).norm(dim=1)
     sparse = isinstance(layer, SparseCoding2d)
+    signed = isinstance(layer, SparseCoding2d) and layer.constraint == "signed"
     return LayerHealth(
         stage=stage,
         dead=None if use is None else use.is_dead().nonzero().flatten().tolist(),
-        duplicates=duplicates(atoms),
+        duplicates=duplicates(atoms, signed=signed),
         smallest_norm=float(norms.min()),
         largest_norm=float(norms.max()),
         lam1=float(layer.lam1.detach().clamp(min=0).mean()) if isinstance(layer, SparseCoding2d) else None,
@@ -137,5 +156,8 @@ def _examine(stage: Stage, use: LayerUse | None, converged: float | None) -> Lay
 
 def _condition(atoms: Tensor, lam2: float | Tensor) -> float:
     """The condition number of the Gram matrix; infinite if it is singular."""
-    values = torch.linalg.eigvalsh(gram_matrix(atoms.double(), lam2))
+    gram = gram_matrix(atoms.double(), lam2)
+    if not bool(gram.isfinite().all()):
+        return float("inf")
+    values = torch.linalg.eigvalsh(gram)
     return float(values[-1] / values[0]) if float(values[0]) > 0 else float("inf")

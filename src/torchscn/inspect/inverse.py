@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from torchscn.inspect.stages import Stage, Window, check_layer, dissect, look, undo_norm
+from torchscn.inspect.stages import Stage, Window, check_atom, check_layer, dissect, look, undo_norm
 from torchscn.network import Network
 
 __all__ = ["NoInverseError", "Rebuilt", "rebuild", "rebuild_all", "rebuild_inputs", "synthesize", "to_pixels"]
@@ -91,6 +91,12 @@ def rebuild(
     if size is None:
         raise ValueError("this network was not trained, so it does not know the size of images; give size=.")
     sizes = _sizes(stages, size)
+    expected = (stages[-1].width, *sizes[-1])
+    if codes.dim() != 4 or tuple(codes.shape[1:]) != expected:
+        raise ValueError(
+            f"codes of layer {layer} have the shape (images, {', '.join(map(str, expected))}) for images of "
+            f"{size[0]} x {size[1]}; got {tuple(codes.shape)}."
+        )
     for stage, below in zip(reversed(stages), reversed(sizes[:-1]), strict=True):
         codes = undo_norm(stage.norm, rebuild_inputs(stage, codes, below), shift=not differences)
     return codes
@@ -131,7 +137,9 @@ def synthesize(network: Network, layer: int, atoms: Sequence[int] | None = None)
     """
     last = check_layer(network, layer)
     stages = dissect(network).stages[:layer]
-    chosen = list(range(last.width)) if atoms is None else [_check_atom(last, atom) for atom in atoms]
+    chosen = list(range(last.width)) if atoms is None else list(atoms)
+    for atom in chosen:
+        check_atom(last, atom)
     eye = torch.eye(last.width).to(last.atoms())[chosen, :, None, None]
     made = [_synthesize(stages, piece) for piece in eye.split(PIECE)]
     return torch.cat(made) if made else eye.new_empty(0, network.in_channels, last.field.size, last.field.size)
@@ -196,9 +204,3 @@ def _sparse(stage: Stage) -> Stage:
     if not stage.is_sparse:
         raise NoInverseError(f"layer {stage.number} is a convolution, which has no inverse of its own.")
     return stage
-
-
-def _check_atom(stage: Stage, atom: int) -> int:
-    if not 0 <= atom < stage.width:
-        raise ValueError(f"layer {stage.number} has atoms 0 to {stage.width - 1}; got {atom}.")
-    return atom

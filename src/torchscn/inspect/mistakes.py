@@ -1,5 +1,7 @@
 """Where a network is wrong: which classes it confuses, and its most confident errors."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -51,11 +53,23 @@ class Answers:
         return [Mistake(i, int(labels[i]), int(answers[i]), float(shares[i])) for i in worst]
 
 
+@contextmanager
+def evaluating(network: Network) -> Iterator[None]:
+    """The network in evaluation mode, and afterwards as it was."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
+
+
 def answer(network: Network, images: ImageSet, progress: Progress | None = None) -> Answers:
     """The scores of a network for labelled images."""
     check_images(network, images)
     scores = []
-    with torch.inference_mode():
+    with torch.inference_mode(), evaluating(network):
         for start in range(0, len(images), BATCH):
             x = network.preprocess(images.images[start : start + BATCH])
             scores.append(network(x).cpu())

@@ -22,6 +22,7 @@ REPORT = "report.html"
 NUMBERS = "findings.json"
 HOLDS = 0.5  # share of the way from random directions to k-means above which a layer counts as clustering
 HOLDS_WEAKLY = 0.25
+CROWD = 10  # positions for every atom, with fewer of which groups say nothing
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class About:
 
     name: str
     data: str = ""
+    images: str = "test images"  # what the images are that the report is about
     note: str | None = None  # for instance that the run is not finished
     twin: str | None = None  # name of the twin it is compared with
     metrics: list[dict[str, Any]] = field(default_factory=list)  # one entry per epoch
@@ -50,7 +52,9 @@ class _Writer:
         return figure(png, caption)
 
 
-def write_report(findings: Findings, about: About, folder: Path, progress: Callable[[str], None] | None = None) -> Path:
+def write_report(
+    findings: Findings, about: About, folder: str | Path, progress: Callable[[str], None] | None = None
+) -> Path:
     """Write ``report.html`` with everything inside, every picture as PNG, and the numbers as ``findings.json``.
 
     Args:
@@ -62,6 +66,7 @@ def write_report(findings: Findings, about: About, folder: Path, progress: Calla
     Returns:
         The path of ``report.html``.
     """
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     writer = _Writer(folder, progress or (lambda name: None))
     found = findings.with_images
@@ -77,7 +82,7 @@ def write_report(findings: Findings, about: About, folder: Path, progress: Calla
     if found is not None:
         sections.append(("Mistakes", _mistakes(writer, findings, found)))
     html = page(f"Inside {about.name}", _facts(findings, about), sections)
-    replace_file(folder / NUMBERS, [(json.dumps(_numbers(findings, about), indent=1) + "\n").encode()])
+    replace_file(folder / NUMBERS, [(json.dumps(_numbers(findings, about), indent=1, allow_nan=False) + "\n").encode()])
     replace_file(folder / REPORT, [html.encode()])
     return folder / REPORT
 
@@ -88,12 +93,13 @@ def _numbers(findings: Findings, about: About) -> dict[str, Any]:
 
 def _facts(findings: Findings, about: About) -> str:
     n_parameters = sum(p.numel() for p in findings.network.parameters() if p.requires_grad)
-    facts = [f"{len(findings.stages)} layers", f"{n_parameters:,} parameters"]
+    n_layers = len(findings.stages)
+    facts = [f"{n_layers} layer{'s' if n_layers > 1 else ''}", f"{n_parameters:,} parameters"]
     if about.data:
         facts.append(f"trained on {about.data}")
     if findings.with_images is not None:
         answers = findings.with_images.answers
-        facts.append(f"test error {answers.error:.2f} % ({len(answers.images):,} images)")
+        facts.append(f"error {answers.error:.2f} % ({len(answers.images):,} {about.images})")
     return " · ".join(facts)
 
 
@@ -121,24 +127,25 @@ def _glance(writer: _Writer, findings: Findings, about: About) -> str:
                 "from the best ones. Residuals are relative to the largest code."
             )
         )
-        parts.append(_certificates(findings.with_images))
+        parts.append(_certificates(findings, findings.with_images))
     if about.metrics:
         drawn = figures.draw_curve(about.metrics)
         parts.append(writer.picture("curve", drawn, "Error over the epochs of training."))
     return "\n".join(parts)
 
 
-def _certificates(found: WithImages) -> str:
+def _certificates(findings: Findings, found: WithImages) -> str:
+    numbers = {stage.name: stage.number for stage in findings.stages}
     rows = [
         (
-            str(number),
+            str(numbers[c.name]),
             f"{c.iterations:.1f}",
             f"{c.residual:.1e}",
             "-" if c.converged is None else f"{100 * c.converged:.1f}",
             f"{100 * c.active:.1f}",
             f"{c.lam1:.3g}",
         )
-        for number, c in enumerate(found.certificates, start=1)
+        for c in found.certificates
     ]
     return table(("layer", "iterations", "residual", "converged %", "active %", "lam1"), rows)
 
@@ -183,8 +190,8 @@ def _rebuilt(writer: _Writer, findings: Findings, found: WithImages) -> str:
         return note(findings.left_out["rebuilt"])
     text = (
         "The input rebuilt from the codes of one layer alone: every layer rebuilds its patches from its atoms, pixels "
-        "take the average of the patches that cover them, batch norms are undone. The twin has no such inverse of its "
-        "own: its weights say what a channel responds to, not what it stands for."
+        "take the average of the patches that cover them, batch norms are undone. A convolutional twin has no such "
+        "inverse of its own: its weights say what a channel responds to, not what it stands for."
     )
     caption = (
         "Rebuilt from the codes of layer 1, 2, ... What all rebuilt images have in common is subtracted and the "
@@ -240,7 +247,7 @@ def _clusters(writer: _Writer, findings: Findings, found: WithImages, about: Abo
         "The paper says that slim layers cluster: atoms are cluster centres, codes say how near a patch is to each. "
         "Put to the test: every position belongs to its strongest atom, and these groups are compared with k-means of "
         "the same patches with as many clusters as atoms. Adjusted mutual information is 1 for equal groups and 0 for "
-        "unrelated ones. Two runs of k-means show what can be expected at most, random directions at least."
+        "unrelated ones. Two runs of k-means show what to expect of a clustering, random directions what of none."
     )
     caption = (
         "Left: agreement with k-means. Right: purity, the share of positions whose class is the most frequent one of "
@@ -281,6 +288,12 @@ def _mean(scores: list[ClusterScores | None], name: str, layers: list[int] | Non
 
 def _cluster_verdict(findings: Findings, found: WithImages) -> str:
     """What the scores say about the claim, plainly."""
+    crowded = [
+        scores is not None and scores.n_positions >= CROWD * stage.width
+        for scores, stage in zip(found.clusters, findings.stages, strict=True)
+    ]
+    if not all(crowded):
+        return "There are too few positions with active atoms to judge the claim: it takes ten for every atom."
     slim, wide = slim_and_wide(findings.stages)
     chosen = slim or None
     agreement, floor, ceiling, dominance, cosine = (
@@ -360,9 +373,9 @@ def _health(writer: _Writer, findings: Findings) -> str:
         parts.append(table(("layer", "what was found", "what to do about it"), rows, text_columns=(0, 1, 2)))
     else:
         known = "dead or " if findings.with_images else ""
-        parts.append(
-            paragraph(f"Nothing to worry about: no {known}duplicate atoms, all dictionaries well conditioned.")
-        )
+        sparse = any(stage.is_sparse for stage in findings.stages)
+        words = "atoms, dictionaries well conditioned" if sparse else "channels"
+        parts.append(paragraph(f"Nothing to worry about: no {known}duplicate {words}."))
     return "\n".join(parts)
 
 

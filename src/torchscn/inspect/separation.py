@@ -43,13 +43,14 @@ def probe(features: Tensor, labels: Tensor) -> Probe:
         ValueError: a class has fewer than two images.
     """
     counts = labels.bincount()
-    if int(counts[counts > 0].min()) < N_FOLDS:
-        raise ValueError("a probe needs at least two images of every class.")
+    if int((counts > 0).sum()) < 2 or int(counts[counts > 0].min()) < N_FOLDS:
+        raise ValueError("a probe needs at least two classes, and two images of each.")
     # Spread once for all: the scale of a feature needs no labels.
     rows = features.double()
     rows = (rows - rows.mean(0)) / rows.std(0).clamp(min=1e-12)
     with scikit_learn() as sklearn:
         classifier = sklearn.linear_model.LogisticRegression(max_iter=300)
-        answers = sklearn.model_selection.cross_val_predict(classifier, rows.numpy(), labels.numpy(), cv=N_FOLDS)
+        folds = sklearn.model_selection.StratifiedKFold(N_FOLDS, shuffle=True, random_state=0)
+        answers = sklearn.model_selection.cross_val_predict(classifier, rows.numpy(), labels.numpy(), cv=folds)
     wrong = float((answers != labels.numpy()).mean())
     return Probe(100 * wrong, 100 * math.sqrt(wrong * (1 - wrong) / len(labels)))

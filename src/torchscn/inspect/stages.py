@@ -13,7 +13,7 @@ from torchscn.layers import SparseCoding2d
 from torchscn.network import Network
 from torchscn.tensors import laid_out
 
-__all__ = ["Anatomy", "Field", "Look", "Stage", "Window", "check_layer", "dissect", "look", "undo_norm"]
+__all__ = ["Anatomy", "Field", "Look", "Stage", "Window", "check_atom", "check_layer", "dissect", "look", "undo_norm"]
 
 
 class Window(NamedTuple):
@@ -100,7 +100,7 @@ class Stage:
         """What the layer gets: the codes of the layer before (or the image) after the norm, as in evaluation."""
         if self.norm is None:
             return x
-        scale, offset = scale_and_offset(self.norm)
+        scale, offset = (value.detach() for value in scale_and_offset(self.norm))
         return x * scale[:, None, None] + offset[:, None, None]
 
     def code(self, x: Tensor) -> Tensor:
@@ -144,7 +144,10 @@ def dissect(network: Network) -> Anatomy:
     stages: list[Stage] = []
     norm: nn.BatchNorm2d | None = None
     field = Field()
-    for name, module in _leaves(network):
+    modules = list(_leaves(network))
+    for (name, module), (_, following) in zip(modules, [*modules[1:], ("", None)], strict=True):
+        if isinstance(module, nn.Conv2d) and not isinstance(following, nn.ReLU):
+            raise TypeError(f"{name} is not followed by ReLU: only convolutions as Network makes them are looked into.")
         if isinstance(module, nn.BatchNorm2d) and norm is None:
             norm = module
         elif isinstance(module, (SparseCoding2d, nn.Conv2d)):
@@ -166,6 +169,13 @@ def check_layer(network: Network, layer: int) -> Stage:
     return stages[layer - 1]
 
 
+def check_atom(stage: Stage, atom: int) -> None:
+    """Check that a layer has an atom of this number, counted from 0."""
+    check_number("atom", atom, at_least=0, whole=True)
+    if atom >= stage.width:
+        raise ValueError(f"layer {stage.number} has atoms 0 to {stage.width - 1}; got {atom}.")
+
+
 def look(network: Network, x: Tensor, last: int | None = None) -> Iterator[Look]:
     """What every layer makes of images, one layer after the other; without gradients, as in evaluation.
 
@@ -180,6 +190,8 @@ def look(network: Network, x: Tensor, last: int | None = None) -> Iterator[Look]
         [16, 16, 16]
     """
     stages = dissect(network).stages
+    if not x.is_floating_point():
+        raise TypeError(f"x must be preprocessed images, see Network.preprocess; got {x.dtype}.")
     x = laid_out(x, torch.channels_last)
     for stage in stages if last is None else stages[: check_layer(network, last).number]:
         with torch.no_grad():
@@ -198,7 +210,7 @@ def undo_norm(norm: nn.BatchNorm2d | None, x: Tensor, *, shift: bool = True) -> 
     """
     if norm is None:
         return x
-    scale, offset = scale_and_offset(norm)
+    scale, offset = (value.detach() for value in scale_and_offset(norm))
     factor = torch.where(scale == 0, torch.zeros_like(scale), 1 / scale)
     x = (x - offset[:, None, None] if shift else x) * factor[:, None, None]
     if shift and norm.running_mean is not None:

@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from torchscn.certificates import spread_sample
+from torchscn.checks import check_number
 from torchscn.data import ImageSet
 from torchscn.inspect.stages import Look, Stage, Window, dissect, look
 from torchscn.network import Network
@@ -35,15 +36,16 @@ class LayerUse:
 
     stage: Stage
     pooled: Tensor  # (images, width): codes averaged over positions
-    largest: Tensor  # (images, width): the largest code of every atom in every image, in absolute value
+    largest: Tensor  # (images, width): the code of every atom in every image that is largest in absolute value
     place: Tensor  # (images, width): the position of that code, counted along the rows
     n_columns: int  # positions in a row
+    usage: Tensor  # (width,): mean absolute value of the codes of every atom
     active: float  # share of codes that are not zero
     places: Places
 
     def is_dead(self) -> Tensor:
         """Which atoms no image uses."""
-        return self.largest.amax(0) == 0
+        return self.usage == 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Survey:
 
 def some_images(images: ImageSet, n_images: int) -> ImageSet:
     """So many images spread evenly over a set, or all of them if there are fewer."""
+    check_number("n_images", n_images, at_least=1, whole=True)
     return images.take(spread_sample(torch.arange(len(images)), n_images))
 
 
@@ -80,6 +83,7 @@ def survey(
         torch.Size([20, 16])
     """
     check_images(network, images)
+    check_number("places", places, at_least=1, whole=True)
     generator = torch.Generator().manual_seed(seed)
     found: list[list[LayerUse]] = [[] for _ in dissect(network).stages]
     for start in range(0, len(images), BATCH):
@@ -112,7 +116,8 @@ def check_images(network: Network, images: ImageSet) -> None:
 def _use(seen: Look, labels: Tensor, n_places: int, generator: torch.Generator) -> LayerUse:
     """What a layer did with one batch."""
     codes = seen.codes.flatten(2)
-    largest, place = codes.abs().max(2)
+    place = codes.abs().argmax(2)
+    largest = codes.gather(2, place[:, :, None])[..., 0]
     n_columns, n_positions = seen.codes.shape[3], codes.shape[2]
     chosen = torch.randint(n_positions, (len(codes), n_places), generator=generator)
     rows = torch.arange(len(codes))[:, None].expand_as(chosen).flatten()
@@ -123,7 +128,8 @@ def _use(seen: Look, labels: Tensor, n_places: int, generator: torch.Generator) 
         labels[rows],
     )
     share = float((codes != 0).double().mean())
-    return LayerUse(seen.stage, codes.mean(2).cpu(), largest.cpu(), place.cpu(), n_columns, share, places)
+    usage = codes.abs().mean((0, 2)).cpu()
+    return LayerUse(seen.stage, codes.mean(2).cpu(), largest.cpu(), place.cpu(), n_columns, usage, share, places)
 
 
 def _patches(seen: Look, images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -138,7 +144,7 @@ def _patches(seen: Look, images: Tensor, rows: Tensor, columns: Tensor) -> Tenso
 def _together(uses: list[LayerUse]) -> LayerUse:
     """The batches of one layer as one."""
     n_images = [len(use.pooled) for use in uses]
-    active = sum(use.active * n for use, n in zip(uses, n_images, strict=True)) / sum(n_images)
+    shares = [n / sum(n_images) for n in n_images]
     places = Places(
         torch.cat([use.places.patches for use in uses]),
         torch.cat([use.places.codes for use in uses]),
@@ -150,6 +156,7 @@ def _together(uses: list[LayerUse]) -> LayerUse:
         torch.cat([use.largest for use in uses]),
         torch.cat([use.place for use in uses]),
         uses[0].n_columns,
-        active,
+        torch.stack([share * use.usage for use, share in zip(uses, shares, strict=True)]).sum(0),
+        sum(share * use.active for use, share in zip(uses, shares, strict=True)),
         places,
     )

@@ -35,7 +35,7 @@ def as_picture(image: Tensor | npt.NDArray[Any]) -> Picture:
 
 def atom_picture(atom: Tensor) -> Picture:
     """A change of the image around mid-grey, as strong as the range allows."""
-    values = atom.numpy()
+    values = np.nan_to_num(atom.numpy(), nan=0.0, posinf=0.0, neginf=0.0)
     largest = float(np.abs(values).max())
     return as_picture(0.5 + (values / (2 * largest) if largest > 0 else values))
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from torchscn.data import ImageSet
-from torchscn.inspect.stages import Stage
+from torchscn.inspect.stages import Stage, check_atom
 from torchscn.inspect.surveys import LayerUse
 
 __all__ = ["AtomUse", "crop", "most_used", "strongest_uses"]
@@ -35,18 +35,20 @@ def strongest_uses(use: LayerUse, atom: int, n_uses: int = 9) -> list[AtomUse]:
         atom: which atom.
         n_uses: how many places.
     """
-    values, images = use.largest[:, atom].topk(min(n_uses, len(use.largest)))
+    check_atom(use.stage, atom)
+    codes = use.largest[:, atom]
+    images = codes.abs().topk(min(n_uses, len(codes))).indices
     uses = []
-    for code, image in zip(values.tolist(), images.tolist(), strict=True):
-        if code > 0:
+    for code, image in zip(codes[images].tolist(), images.tolist(), strict=True):
+        if code != 0:
             row, column = divmod(int(use.place[image, atom]), use.n_columns)
             uses.append(AtomUse(image, row, column, code))
     return uses
 
 
 def most_used(use: LayerUse, n_atoms: int) -> list[int]:
-    """The atoms with the largest share in all codes, those used most first."""
-    return use.pooled.abs().mean(0).topk(min(n_atoms, use.stage.width)).indices.tolist()
+    """The atoms with the largest codes on average, those used most first."""
+    return use.usage.topk(min(n_atoms, use.stage.width)).indices.tolist()
 
 
 def crop(images: ImageSet, use: AtomUse, stage: Stage, fill: int = 128) -> Tensor:
