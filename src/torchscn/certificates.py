@@ -1,5 +1,7 @@
 """Certificates of a network: how well each layer's codes are solved, and what they look like."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +10,7 @@ from torch import Tensor, nn
 from torchscn.layers import CodingLayer
 from torchscn.problem import Solution
 
-__all__ = ["LayerCertificate", "certify", "spread_sample"]
+__all__ = ["LayerCertificate", "certify", "evaluating", "spread_sample"]
 
 
 @dataclass(frozen=True)
@@ -65,17 +67,25 @@ def certify(model: nn.Module, x: Tensor) -> list[LayerCertificate]:
                 found.append(_summarize(name, layer, layer.solve(inputs[0] if inputs else named["x"])))
 
             handles.append(module.register_forward_pre_hook(look, with_kwargs=True))
-    modes = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(model):
             model(x)
     finally:
-        for module, was_training in modes:
-            module.training = was_training
         for handle in handles:
             handle.remove()
     return found
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and afterwards every module in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
 
 
 def _summarize(name: str, layer: CodingLayer, solution: Solution) -> LayerCertificate:

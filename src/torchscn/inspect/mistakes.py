@@ -1,12 +1,11 @@
 """Where a network is wrong: which classes it confuses, and its most confident errors."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from torchscn.certificates import evaluating
 from torchscn.data import ImageSet
 from torchscn.inspect.surveys import Progress, check_images
 from torchscn.network import Network
@@ -51,18 +50,6 @@ class Answers:
         worst = wrong[shares[wrong].argsort(descending=True)][:n_mistakes].tolist()
         labels = self.images.labels
         return [Mistake(i, int(labels[i]), int(answers[i]), float(shares[i])) for i in worst]
-
-
-@contextmanager
-def evaluating(network: Network) -> Iterator[None]:
-    """The network in evaluation mode, and afterwards as it was."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, was_training in modes:
-            module.training = was_training
 
 
 def answer(network: Network, images: ImageSet, progress: Progress | None = None) -> Answers:
