@@ -42,3 +42,9 @@ def test_there_is_one_probe_for_the_image_and_one_for_every_layer(network, image
 def test_a_class_with_one_image_cannot_be_probed():
     with pytest.raises(ValueError, match="two classes, and two images of each"):
         probe(torch.randn(5, 2), torch.tensor([0, 0, 1, 1, 2]))
+
+
+def test_small_features_count_as_much_as_large_ones():
+    labels = torch.arange(2).repeat(50)
+    small = 1e-6 * (labels + 0.05 * torch.randn(100))
+    assert probe(torch.stack([small, torch.randn(100)], 1), labels).error == 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchscn import create_model, data, sparse_code
-from torchscn.inspect import crop, dissect, look, most_used, some_images, strongest_uses, survey
+from torchscn.inspect import AtomUse, crop, dissect, look, most_used, some_images, strongest_uses, survey
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +113,12 @@ def test_counts_below_one_are_refused(network, images, wrong):
 def test_an_atom_that_does_not_exist(seen):
     with pytest.raises(ValueError, match="layer 1 has atoms 0 to 3; got 9"):
         strongest_uses(seen.layers[0], 9)
+
+
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (7, 7), (0, 7), (3, 4)])
+def test_crops_at_the_border_are_filled_up(network, images, row, column):
+    stage = dissect(network).stages[1]  # sees 5 x 5 pixels
+    grey = torch.full((12, 12), 128, dtype=torch.uint8)
+    grey[2:10, 2:10] = images.images[5, 0]
+    cut = crop(images, AtomUse(5, row, column, 1.0), stage)
+    assert torch.equal(cut[0], grey[row : row + 5, column : column + 5])
