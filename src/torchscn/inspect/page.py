@@ -29,6 +29,7 @@ th:first-child, td:first-child, td.text, th.text { text-align: left; }
 th { color: var(--soft); font-weight: 600; }
 .note { background: var(--tint); border-left: 3px solid var(--accent); padding: .5rem .8rem; max-width: 46rem; }
 .facts { color: var(--soft); }
+@page { margin: 15mm; }
 @media print { body { max-width: none; font-size: 11pt; padding: 0; } nav { display: none; }
   figure, tr, .note { break-inside: avoid; } h2, h3 { break-after: avoid; } :root { --paper: #fff; --ink: #000;
   --soft: #444; --tint: #f3f6f7; --line: #ccc; } }

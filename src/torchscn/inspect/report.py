@@ -12,6 +12,7 @@ from torchscn.inspect.clusters import ClusterScores
 from torchscn.inspect.findings import Findings, WithImages, slim_and_wide
 from torchscn.inspect.page import figure, note, page, paragraph, table
 from torchscn.inspect.stages import Stage
+from torchscn.training.run_folder import count_parameters
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,9 +93,8 @@ def _numbers(findings: Findings, about: About) -> dict[str, Any]:
 
 
 def _facts(findings: Findings, about: About) -> str:
-    n_parameters = sum(p.numel() for p in findings.network.parameters() if p.requires_grad)
     n_layers = len(findings.stages)
-    facts = [f"{n_layers} layer{'s' if n_layers > 1 else ''}", f"{n_parameters:,} parameters"]
+    facts = [f"{n_layers} layer{'s' if n_layers > 1 else ''}", f"{count_parameters(findings.network):,} parameters"]
     if about.data:
         facts.append(f"trained on {about.data}")
     if findings.with_images is not None:
