@@ -45,7 +45,7 @@ def inspect(
         raise ValueError(f"--images must be a whole number, at least 1; got {images}.")
 
     from torchscn import training
-    from torchscn.inspect.figures import new_figure
+    from torchscn.inspect.canvas import new_figure
     from torchscn.inspect.findings import inspect_network
     from torchscn.inspect.report import About, write_report
 

@@ -3,6 +3,7 @@ from torchscn.inspect.clusters import compare_with_kmeans as compare_with_kmeans
 from torchscn.inspect.clusters import purity as purity
 from torchscn.inspect.evidence import Evidence as Evidence
 from torchscn.inspect.evidence import gather_evidence as gather_evidence
+from torchscn.inspect.evidence import weigh as weigh
 from torchscn.inspect.findings import Example as Example
 from torchscn.inspect.findings import Findings as Findings
 from torchscn.inspect.findings import Misled as Misled

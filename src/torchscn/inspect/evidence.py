@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from torchscn.fusion import scale_and_offset
-from torchscn.inspect.stages import Anatomy, dissect, look
+from torchscn.inspect.stages import dissect, look
 from torchscn.network import Network
 
-__all__ = ["Evidence", "gather_evidence"]
+__all__ = ["Evidence", "gather_evidence", "weigh"]
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,13 @@ def gather_evidence(network: Network, x: Tensor) -> Evidence:
         ...     torch.allclose(evidence.scores, network(x), atol=1e-3)
         True
     """
-    anatomy = dissect(network)
     codes = [seen.codes for seen in look(network, x)][-1]
-    return _evidence(anatomy, codes)
+    return weigh(network, codes)
 
 
-def _evidence(anatomy: Anatomy, codes: Tensor) -> Evidence:
+def weigh(network: Network, codes: Tensor) -> Evidence:
+    """Take the scores apart that codes of the last layer lead to."""
+    anatomy = dissect(network)
     weight, bias = anatomy.classifier.weight.detach(), anatomy.classifier.bias.detach()
     if anatomy.norm is None:
         return Evidence(codes, weight, torch.zeros_like(weight), bias)

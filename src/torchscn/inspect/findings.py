@@ -10,7 +10,7 @@ from torch import Tensor
 from torchscn.certificates import LayerCertificate, certify, spread_sample
 from torchscn.data import ImageSet
 from torchscn.inspect.clusters import ClusterScores, compare_with_kmeans
-from torchscn.inspect.evidence import Evidence, gather_evidence
+from torchscn.inspect.evidence import Evidence, weigh
 from torchscn.inspect.health import LayerHealth, examine
 from torchscn.inspect.inverse import NoInverseError, Rebuilt, rebuild_all
 from torchscn.inspect.mistakes import Answers, Mistake, answer
@@ -200,9 +200,8 @@ def _examples(answers: Answers) -> list[int]:
 
 def _example(network: Network, images: ImageSet, index: int) -> Example:
     x = network.preprocess(images.images[index : index + 1])
-    return Example(
-        images.images[index], int(images.labels[index]), tuple(look(network, x)), gather_evidence(network, x)
-    )
+    looks = tuple(look(network, x))
+    return Example(images.images[index], int(images.labels[index]), looks, weigh(network, looks[-1].codes))
 
 
 def _misled(network: Network, images: ImageSet, mistake: Mistake) -> Misled:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchscn.atomic import replace_file
-from torchscn.inspect import figures
+from torchscn.inspect import figures, sheets
+from torchscn.inspect.canvas import as_png
 from torchscn.inspect.clusters import ClusterScores
 from torchscn.inspect.findings import Findings, WithImages, slim_and_wide
 from torchscn.inspect.page import figure, note, page, paragraph, table
@@ -48,7 +49,7 @@ class _Writer:
 
     def picture(self, name: str, drawn: "Figure", caption: str) -> str:
         self.progress(name)
-        png = figures.as_png(drawn)
+        png = as_png(drawn)
         replace_file(self.folder / f"{name}.png", [png])
         return figure(png, caption)
 
@@ -162,19 +163,19 @@ def _atoms(writer: _Writer, findings: Findings) -> str:
             else "Filters of the first layer, and for every layer the patches to which a channel responds most, each "
             "from another image. A convolution has no inverse, so nothing can be synthesised."
         ),
-        writer.picture("atoms-first", figures.draw_first_atoms(findings), "The first layer's atoms as images."),
+        writer.picture("atoms-first", sheets.draw_first_atoms(findings), "The first layer's atoms as images."),
     ]
     for stage in findings.stages:
         use = found.survey.layers[stage.number - 1] if found else None
         if use is None and not stage.is_sparse:
             continue
-        drawn = figures.draw_atoms(findings.network, use, found.survey if found else None, stage)
+        drawn = sheets.draw_atoms(findings.network, use, found.survey if found else None, stage)
         parts.append(writer.picture(f"atoms-{stage.number:02d}", drawn, _atoms_caption(stage, found is not None)))
     return "\n".join(parts)
 
 
 def _atoms_caption(stage: Stage, has_images: bool) -> str:
-    shown = min(figures.MOST_ATOMS, stage.width)
+    shown = min(sheets.MOST_ATOMS, stage.width)
     which = "all" if shown == stage.width else f"the {shown} most used of"
     if not has_images and shown < stage.width:
         which = f"the first {shown} of"
@@ -207,7 +208,7 @@ def _rebuilt(writer: _Writer, findings: Findings, found: WithImages) -> str:
         for part in found.rebuilt
     ]
     head = ("layer", "relative error", "correlation", "active atoms per position")
-    picture = writer.picture("rebuilt", figures.draw_rebuilt(findings.network, found), caption)
+    picture = writer.picture("rebuilt", sheets.draw_rebuilt(findings.network, found), caption)
     return "\n".join([paragraph(text), picture, table(head, rows), paragraph(_rebuilt_verdict(found))])
 
 
@@ -265,7 +266,7 @@ def _clusters(writer: _Writer, findings: Findings, found: WithImages, about: Abo
             paragraph(text),
             note(_cluster_verdict(findings, found)),
             writer.picture("clusters", figures.draw_clusters(found, findings.stages), caption),
-            writer.picture("group-centres", figures.draw_group_centres(found.survey.layers[0]), groups),
+            writer.picture("group-centres", sheets.draw_group_centres(found.survey.layers[0]), groups),
             writer.picture("centres", figures.draw_centres(found, layers), centres),
             _cluster_table(found.clusters),
         ]
@@ -394,7 +395,7 @@ def _mistakes(writer: _Writer, findings: Findings, found: WithImages) -> str:
             "answer rather than the truth (in units of the score): where in the image, and the patches that use this "
             "atom most."
         )
-        parts.append(writer.picture("mistakes", figures.draw_mistakes(findings.network, found), caption))
+        parts.append(writer.picture("mistakes", sheets.draw_mistakes(findings.network, found), caption))
     else:
         parts.append(paragraph("There are no mistakes."))
     return "\n".join(parts)

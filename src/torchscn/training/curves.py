@@ -2,32 +2,42 @@
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchscn.atomic import replace_file
 
-__all__ = ["draw_curves"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw_curves", "plot_errors"]
 
 
 def draw_curves(path: Path, metrics: list[dict[str, Any]], title: str) -> bool:
     """Training and test error over the epochs; returns False where matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
     except ImportError:
         return False
-    epochs = [entry["epoch"] for entry in metrics]
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.subplots()
-    axes.plot(epochs, [entry["train_error"] for entry in metrics], color="C0", linestyle="--", label="train")
-    axes.plot(epochs, [entry["test_error"] for entry in metrics], color="C0", label="test")
+    plot_errors(axes, metrics, "C0")
     last = metrics[-1]["test_error"] if metrics else float("nan")
-    axes.set(xlabel="epoch", ylabel="error (%)", title=f"{title}: {last:.2f} % test error in the last epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylim(bottom=0)
+    axes.set_title(f"{title}: {last:.2f} % test error in the last epoch")
     axes.grid(alpha=0.3)
-    axes.legend()
     picture = io.BytesIO()
     figure.savefig(picture, dpi=110, format="png")
     replace_file(path, [picture.getvalue()])
     return True
+
+
+def plot_errors(axes: "Axes", metrics: list[dict[str, Any]], colour: str) -> None:
+    """Training and test error over the epochs, in a chart of yours."""
+    from matplotlib.ticker import MaxNLocator
+
+    epochs = [entry["epoch"] for entry in metrics]
+    for name, style in (("train", "--"), ("test", "-")):
+        axes.plot(epochs, [entry[f"{name}_error"] for entry in metrics], color=colour, linestyle=style, label=name)
+    axes.set(xlabel="epoch", ylabel="error (%)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylim(bottom=0)
+    axes.legend()
