@@ -121,7 +121,8 @@ def test_options_are_not_carried_by_hand():
         (f"{path.stem}.{node.name}", argument_names(node))
         for path in SOURCE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef)
+        # Kernels that Triton compiles take no objects.
+        if isinstance(node, ast.FunctionDef) and "triton.jit" not in map(ast.unparse, node.decorator_list)
     ]
     assert sum({"tol", "max_iter"} <= names for _, names in found) <= MOST_WITH_TOL_AND_MAX_ITER
     many = [name for name, names in found if len(names) >= MANY_ARGUMENTS and not name.endswith("__init__")]

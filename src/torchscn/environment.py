@@ -17,7 +17,8 @@ def describe_environment() -> dict[str, Any]:
         ``torchscn``, ``torch`` and ``python``: versions. ``commit``: that of the checkout the package runs from, or
         None. ``machine`` and ``processor``: the system and the name of its processor. ``threads``: CPU threads of this
         process. ``world_size``: number of processes working together. ``kernel``: the kernel that solves on the CPU.
-        ``command``: the command that was typed.
+        ``gpu_kernel``: the one that solves on the CUDA device, or None without one. ``command``: the command that was
+        typed.
 
     Raises:
         ValueError: ``TORCHSCN_KERNEL`` does not name a kernel.
@@ -30,7 +31,7 @@ def describe_environment() -> dict[str, Any]:
     import torch
 
     import torchscn
-    from torchscn.kernels import active_kernel
+    from torchscn.kernels import active_kernel, gpu_kernel
 
     return {
         "torchscn": torchscn.__version__,
@@ -42,6 +43,7 @@ def describe_environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
         "kernel": active_kernel(),
+        "gpu_kernel": gpu_kernel() if torch.cuda.is_available() else None,
         "command": _command(),
     }
 

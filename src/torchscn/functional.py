@@ -295,9 +295,8 @@ def _certify(x: Tensor, model: Model, options: Options, init: Tensor | None) -> 
     result = SOLVERS[options.solver](problem, options)
     residual, leading = problem.residual(result.codes), rhs.shape[:-1]
     codes = result.codes.reshape(rhs.shape).movedim(-1, model.atom_dim)
-    return Solution(
-        codes, residual.reshape(leading), result.converged.reshape(leading), result.n_iter, result.mean_iter
-    )
+    converged, n_iter, mean_iter = result.converged.reshape(leading), int(result.n_iter), float(result.mean_iter)
+    return Solution(codes, residual.reshape(leading), converged, n_iter, mean_iter)
 
 
 def differentiable(

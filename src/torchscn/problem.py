@@ -250,8 +250,8 @@ class Result(NamedTuple):
 
     codes: Tensor  # (n_signals, n_atoms), scaled and shifted if the problem asks for it
     converged: Tensor  # (n_signals,)
-    n_iter: int  # the most any signal needed
-    mean_iter: float  # the mean over signals
+    n_iter: int | Tensor  # the most any signal needed; a tensor where reading it would wait for a device
+    mean_iter: float | Tensor  # the mean over signals
 
 
 @dataclass(frozen=True, repr=False)

@@ -24,6 +24,7 @@ def _describe() -> dict[str, str]:
     import torchscn
     from torchscn.environment import describe_environment
     from torchscn.kernels import available_kernels
+    from torchscn.kernels.gpu import why_no_triton
 
     described = {name: value for name, value in describe_environment().items() if name not in _ABOUT_THE_CALL}
     return {name: "none" if value is None else str(value) for name, value in described.items()} | {
@@ -32,4 +33,5 @@ def _describe() -> dict[str, str]:
         "models": ", ".join(torchscn.list_models()),
         "trained networks": ", ".join(torchscn.list_pretrained()),
         "cuda device": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "triton kernels": f"unavailable: {why_no_triton()}" if why_no_triton() else "available for CUDA devices",
     }

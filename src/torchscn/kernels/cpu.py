@@ -32,7 +32,8 @@ _FAILURES = {  # by what scn_solve returns
 _NOT_CONVEX = 4
 _UNBOUNDED = 5
 
-KERNELS = ("torch", *_ISAS)
+_CPU_KERNELS = ("torch", *_ISAS)
+KERNELS = (*_CPU_KERNELS, "triton")
 """Every kernel ``TORCHSCN_KERNEL`` can name besides ``auto``."""
 
 _PATH = Path(__file__).with_name("_cpu.so")
@@ -131,14 +132,14 @@ def _torch_openmp() -> ctypes.c_void_p | None:
 
 
 def available_kernels() -> tuple[str, ...]:
-    """The kernels this machine can run, slowest first.
+    """The kernels this machine can run on CPU tensors, slowest first.
 
     Example:
         >>> "torch" in available_kernels()
         True
     """
     library = _loaded().library
-    return ("torch",) if library is None else KERNELS[: library.scn_best_isa() + 2]
+    return ("torch",) if library is None else _CPU_KERNELS[: library.scn_best_isa() + 2]
 
 
 def active_kernel() -> str:
@@ -158,7 +159,7 @@ def active_kernel() -> str:
 @functools.cache
 def _kernel_named(wanted: str) -> str:
     available = available_kernels()
-    if wanted == "auto":
+    if wanted in ("auto", "triton"):  # the latter is for other devices
         return available[-1]
     if wanted not in KERNELS:
         raise ValueError(f"TORCHSCN_KERNEL={wanted!r} is not a kernel. Use auto, {', '.join(KERNELS)}, or unset it.")

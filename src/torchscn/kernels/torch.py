@@ -99,7 +99,7 @@ def _finish(descent: _Descent, codes: Tensor, done: Tensor, n_iter: int) -> tupl
         rows = (~done).nonzero().squeeze(-1)
         result = torch_active_set(descent.problem.take(rows, codes[rows]), descent.rule)
         codes[rows], done[rows] = result.codes, result.converged
-        return codes, done, n_iter + result.n_iter
+        return codes, done, n_iter + int(result.n_iter)
     while n_iter < descent.rule.max_iter and not bool(done.all()):
         rows = (~done).nonzero().squeeze(-1)
         problem = descent.problem.take(rows)

@@ -1,4 +1,4 @@
-"""Cyclic coordinate descent (Gauss-Seidel) with over-relaxation: the fastest solver on a CPU."""
+"""Cyclic coordinate descent (Gauss-Seidel) with over-relaxation: the fastest solver where a kernel sweeps."""
 
 from torchscn.kernels import sweeps_for
 from torchscn.options import Options
@@ -13,7 +13,8 @@ __all__ = ["coordinate"]
 def coordinate(problem: Problem, options: Options) -> Result:
     """Update one atom at a time, over all signals at once, until the codes settle.
 
-    CPU tensors go to the compiled kernel if there is one. At most 1,000 sweeps unless ``max_iter`` says otherwise.
+    CPU tensors go to the compiled kernel if there is one, CUDA tensors to the Triton kernels. At most 1,000 sweeps
+    unless ``max_iter`` says otherwise.
 
     References:
         Projected successive over-relaxation: O. L. Mangasarian, Solution of symmetric linear complementarity problems

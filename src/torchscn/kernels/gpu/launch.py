@@ -1,0 +1,164 @@
+"""Problems handed to the Triton kernels; nothing is read back from the device."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from torchscn.constraints import Bounds, OnSupport
+from torchscn.kernels.gpu.blocks import sweep_blocks
+from torchscn.kernels.gpu.finish import finish_rows
+from torchscn.kernels.gpu.prepare import PreparedGram
+from torchscn.kernels.gpu.rows import DONE
+from torchscn.kernels.gpu.small import sweep_small
+from torchscn.kernels.rule import SweepRule
+from torchscn.problem import Problem, Result
+
+__all__ = ["BLOCK_OPTIONS", "FINISH_OPTIONS", "SMALL", "SMALL_OPTIONS", "TILES", "triton_sweeps"]
+
+SMALL = 16  # atoms up to which everything stays in registers
+TILES = {"many": {"ROWS": 64, "num_warps": 2}, "few": {"ROWS": 32, "num_warps": 1}}
+"""Signals and warps of a tile; found by compiling, so that no registers are spilled."""
+FEW_SIGNALS = 64 * 200  # with fewer, smaller tiles keep more of the device busy
+
+SMALL_OPTIONS = {"num_stages": 2}
+BLOCK_OPTIONS = {"CHUNK": 32, "num_stages": 2}
+FINISH_OPTIONS = {"CHUNK": 16, "num_warps": 4, "num_stages": 1}
+_FINISH_VALUES = 2**24  # of all factors in memory at once
+_MOST_PROGRAMS = 2**12
+# As in cpu/block.cpp: on a given support one step does it, and what is left then is rounding.
+_MOST_ROUNDS = 200
+_MOST_ROUNDS_ON_SUPPORT = 3
+
+
+@torch.no_grad()
+def triton_sweeps(problem: Problem, rule: SweepRule) -> Result:
+    """Sweep over the atoms until every tile of signals keeps the promise of the rule, in float32.
+
+    ``by_block`` judges a tile as a whole, as the compiled kernel does its blocks.
+    """
+    if problem.rhs.numel() == 0:
+        converged = torch.ones(len(problem.rhs), dtype=torch.bool, device=problem.rhs.device)
+        return Result(torch.empty_like(problem.rhs), converged, 0, 0.0)
+    if isinstance(problem.constraint, Bounds) and problem.affine is not None:
+        result = triton_sweeps(replace(problem, affine=None), rule)
+        return result._replace(codes=problem.finish(result.codes))
+    call = _Call(problem, rule)
+    n_iter, mean_iter = call.sweep()
+    if rule.finishes and rule.tol > 0:
+        rounds = call.finish().amax()
+        n_iter, mean_iter = n_iter + rounds, mean_iter + rounds
+    codes = call.codes[:, : problem.rhs.shape[1]]
+    if isinstance(problem.constraint, Bounds):
+        codes = problem.constraint.project(codes)  # what was scaled may have lost digits
+    return Result(codes.contiguous(), call.status == DONE.value, n_iter, mean_iter)
+
+
+class _Call:
+    """The tensors of a problem as the kernels want them, and what they write."""
+
+    def __init__(self, problem: Problem, rule: SweepRule):
+        self.rule, self.gram = rule, PreparedGram(problem, rule)
+        constraint = problem.constraint
+        bounds = constraint if isinstance(constraint, Bounds) else None
+        self.is_small = problem.rhs.shape[1] <= SMALL and bounds is None
+        # The small kernel takes any number of atoms as it is; blocks are whole.
+        self.extra = 0 if self.is_small else self.gram.width - problem.rhs.shape[1]
+        self.rhs = self._padded(problem.rhs)
+        self.n_signals, self.n_atoms = self.rhs.shape
+        self.codes = torch.empty_like(self.rhs)
+        self.status = torch.empty(self.n_signals, dtype=torch.int8, device=self.rhs.device)
+        shift, affine = problem.shift, problem.affine
+        self.shift = None if shift is None else F.pad(shift, (0, self.gram.width - len(shift)))
+        start = problem.start()
+        self.init = None if start is None else self._padded(start * self.gram.norms)
+        self.mask = self._padded(constraint.mask) if isinstance(constraint, OnSupport) else None
+        self.scale = None if affine is None else self._padded(affine.scale)
+        self.offset = None if affine is None else self._padded(affine.offset)
+        self.bounds, self.bound_stride = self._scaled_bounds(bounds)
+        self.kind = 1 if self.mask is not None else 0 if bounds is None else 2
+
+    def _padded(self, tensor: Tensor) -> Tensor:
+        return (F.pad(tensor, (0, self.extra)) if self.extra else tensor).contiguous()
+
+    def _scaled_bounds(self, bounds: Bounds | None) -> tuple[list[Tensor | None], int]:
+        """Lower and upper bounds and thresholds for atoms of unit norm, and how far apart those of two signals are."""
+        if bounds is None:
+            return [None] * 3, 0
+        own_rows = any(tensor.dim() == 2 for tensor in bounds.tensors())
+        shape = (self.n_signals if own_rows else 1, len(self.gram.norms))
+        norms = self.gram.norms
+        scaled = (bounds.lower * norms, bounds.upper * norms, bounds.threshold / norms)
+        return [self._padded(tensor.expand(shape)) for tensor in scaled], self.n_atoms if own_rows else 0
+
+    def _constants(self) -> dict[str, Any]:
+        return {
+            "CONSTRAINT": self.kind,
+            "HAS_SHIFT": self.shift is not None,
+            "HAS_AFFINE": self.scale is not None,
+        }
+
+    def _pointers(self, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        # Something must stand in for what a problem does not have.
+        return tuple(self.rhs if tensor is None else tensor for tensor in tensors)
+
+    def sweep(self) -> tuple[Tensor, Tensor]:
+        """Sweep over all tiles; returns the most sweeps of a tile, and their mean."""
+        rule, gram = self.rule, self.gram
+        tile = TILES["many" if self.n_signals >= FEW_SIGNALS else "few"]
+        n_tiles = math.ceil(self.n_signals / tile["ROWS"])
+        sweeps = torch.empty(n_tiles, dtype=torch.int32, device=self.rhs.device)
+        stopping = (min(rule.max_iter, 2**31 - 1), rule.tol, gram.affordable)
+        constants = self._constants() | {
+            "HAS_INIT": self.init is not None,
+            "BY_BLOCK": rule.by_block,
+            "STOPS": rule.tol > 0,
+            "FINISHES": rule.finishes,
+        }
+        about = (gram.inverse, gram.own, gram.limits)
+        written = (self.codes, self.status, sweeps)
+        if self.is_small:
+            sweep_small[(n_tiles,)](
+                self.rhs,
+                gram.scaled,
+                *about,
+                *self._pointers(self.shift, self.init, self.mask, self.scale, self.offset),
+                *written,
+                *(self.n_signals, self.n_atoms, *stopping),
+                **constants | tile | SMALL_OPTIONS,
+            )
+        else:
+            optional = (self.shift, self.init, self.mask, *self.bounds, self.scale, self.offset)
+            sweep_blocks[(n_tiles,)](
+                self.rhs,
+                gram.scaled,
+                *gram.split(BLOCK_OPTIONS["CHUNK"]),
+                *about,
+                *self._pointers(*optional),
+                *written,
+                *(self.n_signals, self.n_atoms, gram.width, self.bound_stride, *stopping),
+                **constants | tile | BLOCK_OPTIONS,
+            )
+        return sweeps.amax(), sweeps.float().mean()
+
+    def finish(self) -> Tensor:
+        """Take exact steps for the signals that are not done; returns the most rounds of every program."""
+        gram, size = self.gram, max(16, 2 ** math.ceil(math.log2(self.gram.width)))
+        most_rounds = _MOST_ROUNDS if self.mask is None else _MOST_ROUNDS_ON_SUPPORT
+        n_programs = min(self.n_signals, _MOST_PROGRAMS, max(1, _FINISH_VALUES // size**2))
+        factors = torch.empty(n_programs, size, size, device=self.rhs.device)
+        rounds = torch.empty(n_programs, dtype=torch.int32, device=self.rhs.device)
+        finish_rows[(n_programs,)](
+            self.rhs,
+            *(gram.scaled, gram.inverse, gram.own, gram.limits),
+            *self._pointers(self.shift, self.mask, *self.bounds, self.scale, self.offset),
+            *(self.codes, self.status, rounds, factors),
+            *(self.n_signals, self.n_atoms, gram.width, self.bound_stride),
+            *(min(self.rule.max_iter, most_rounds), gram.face_ridge, gram.least_pivot),
+            N=size,
+            **self._constants() | FINISH_OPTIONS,
+        )
+        return rounds

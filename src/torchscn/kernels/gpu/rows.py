@@ -1,0 +1,97 @@
+"""What all kernels do with a signal: bring its numbers near 1, settle codes, and judge steps.
+
+Codes and right-hand sides are in units that give every atom unit norm, see prepare.py.
+"""
+
+import triton
+import triton.language as tl
+
+__all__ = [
+    "BAD",
+    "BOUNDS",
+    "DONE",
+    "LARGEST",
+    "NON_NEGATIVE",
+    "ON_SUPPORT",
+    "UNFINISHED",
+    "excess_of",
+    "inverse_power_of_two",
+    "is_slow",
+    "is_too_long",
+    "settle",
+    "tile_error",
+]
+
+# Constraints.
+NON_NEGATIVE = tl.constexpr(0)
+ON_SUPPORT = tl.constexpr(1)
+BOUNDS = tl.constexpr(2)
+
+# What became of a signal.
+UNFINISHED = tl.constexpr(0)
+DONE = tl.constexpr(1)
+BAD = tl.constexpr(2)  # not finite, or too ill-conditioned for any claim
+
+LARGEST = tl.constexpr(1.1259e15)  # 2^50: scaled numbers beyond are cut off, so that squares of sums stay finite
+
+
+@triton.jit
+def settle(moved, keep, lower, upper, threshold, CONSTRAINT: tl.constexpr):
+    """What becomes of codes that a step moved freely."""
+    if CONSTRAINT == NON_NEGATIVE:
+        return tl.maximum(moved, 0.0)
+    elif CONSTRAINT == ON_SUPPORT:
+        return tl.where(keep > 0, moved, 0.0)
+    else:
+        shrunk = tl.maximum(moved - threshold, 0.0) + tl.minimum(moved + threshold, 0.0)
+        return tl.minimum(tl.maximum(shrunk, lower), upper)
+
+
+@triton.jit
+def inverse_power_of_two(size):
+    """One over the power of two at or below every size; 1 for zero, and for what has no such power."""
+    power = (size.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    # The inverse of the largest powers would be subnormal.
+    usable = (power > 0.0) & (power < 1e37)
+    return tl.where(usable, 1.0 / tl.where(usable, power, 1.0), 1.0)
+
+
+@triton.jit
+def is_too_long(step_squared, part_squared, step_own, code_own, limit_ptr):
+    """Whether steps are longer than the limits allow: in units of what codes contribute, and of codes themselves."""
+    return (step_squared > tl.load(limit_ptr + 1) * part_squared) | (step_own > tl.load(limit_ptr) * code_own)
+
+
+@triton.jit
+def excess_of(step_squared, part_squared, step_own, code_own, limit_ptr):
+    """How many times longer than allowed steps are."""
+    ratio = step_squared / tl.maximum(tl.load(limit_ptr + 1) * part_squared, 1e-37)
+    own_ratio = step_own / tl.maximum(tl.load(limit_ptr) * code_own, 1e-37)
+    return tl.sqrt(tl.maximum(ratio, own_ratio))
+
+
+@triton.jit
+def tile_error(step_squared, part_squared, step_before, tol, limit_ptr):
+    """Whether too much error is left in a tile as a whole, relative to its codes, and the length of its step.
+
+    Steps that shrink by a factor r from sweep to sweep will add up to the last one times r / (1 - r); the first sweep
+    (step_before < 0) knows no factor and takes 1/2. A step that cannot be told from none leaves nothing.
+    """
+    step = tl.sqrt(tl.sum(step_squared, 0))
+    size = tl.sqrt(tl.sum(part_squared, 0))
+    left = tl.where(step > tl.load(limit_ptr + 2) * size, step, 0.0)
+    known = (step_before >= 0.0) & (step > 0.0)
+    gap = step_before - step
+    factor = tl.where(gap > 0.0, step / tl.where(gap > 0.0, gap, 1.0), 1e6)
+    left = tl.where(known, left * factor, left)
+    return left > tol * size, step
+
+
+@triton.jit
+def is_slow(before, now, affordable):
+    """Whether sweeps that shrink their steps like the last one would take more than what is affordable."""
+    # A row whose codes all became zero has an infinite excess; the next sweep will show whether they stay there.
+    judged = (now > 1.0) & (now < 1e30)
+    shrinks = before / tl.where(judged, now, 1.0)
+    needed = tl.log2(tl.where(judged, now, 1.0)) / tl.where(shrinks > 1.0, tl.log2(shrinks), 1e-30)
+    return judged & (needed > affordable)
