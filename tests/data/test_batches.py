@@ -1,4 +1,5 @@
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -176,3 +177,30 @@ def test_a_large_batch_is_fine_when_it_need_not_be_full(make):
 def test_no_images_are_refused(make, numbered_set):
     with pytest.raises(ValueError, match="'numbered' holds no images"):
         Batches(numbered_set.take([]), 8, make().normalization, drop_last=False)
+
+
+def test_batches_for_a_gpu_are_pinned_where_they_are_made(make, monkeypatch):
+    """Page-locked memory needs a GPU, so here only where and on behalf of which GPU it would be asked for."""
+    pinned = []
+
+    @contextmanager
+    def device(which):
+        occupied.append(which)
+        yield
+        occupied.pop()
+
+    def pin_memory(tensor):
+        pinned.append((tuple(tensor.shape), *occupied, threading.current_thread().name.split("_")[0]))
+        return tensor.clone()
+
+    occupied: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    second = torch.device("cuda", 1)
+    batches = make(prefetch=True, pinned_for=second)
+    assert_same(batches.epoch(1), make().epoch(1))
+    assert len(pinned) == 2 * len(batches)
+    assert {entry[1:] for entry in pinned} == {(second, "torchscn-prefetch")}
+    pinned.clear()
+    list(make().epoch(0))
+    assert not pinned

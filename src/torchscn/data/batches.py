@@ -37,6 +37,8 @@ class Batches:
         rank: this process gets the rows ``rank::world_size`` of every batch.
         world_size: number of processes; it must divide ``batch_size``.
         prefetch: prepare the next batch in a background thread while the current one is used; same batches.
+        pinned_for: a CUDA device that the batches will be copied to: they are then made in page-locked memory, from
+            which copying does not stop the CPU.
 
     Example:
         >>> images = torch.arange(10, dtype=torch.uint8).reshape(10, 1, 1, 1)
@@ -61,6 +63,7 @@ class Batches:
         rank: int = 0,
         world_size: int = 1,
         prefetch: bool = False,
+        pinned_for: torch.device | None = None,
     ) -> None:
         _check_sizes(images, batch_size, drop_last)
         _check_ranks(rank, world_size, batch_size)
@@ -76,6 +79,7 @@ class Batches:
         self.rank = rank
         self.world_size = world_size
         self.prefetch = prefetch
+        self.pinned_for = pinned_for
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -101,7 +105,10 @@ class Batches:
         numbers = range(start, len(self))
 
         def make(number: int) -> tuple[Tensor, Tensor]:
-            return self._batch(order, index, number)
+            x, labels = self._batch(order, index, number)
+            if self.pinned_for is None:
+                return x, labels
+            return _pin(x, self.pinned_for), _pin(labels, self.pinned_for)
 
         return _map_ahead(make, numbers) if self.prefetch else (make(number) for number in numbers)
 
@@ -128,6 +135,12 @@ def _generator(*key: str | int) -> torch.Generator:
     """A generator seeded by the key; nearby keys give unrelated streams."""
     digest = hashlib.sha256(repr(key).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8]) >> 1)
+
+
+def _pin(tensor: Tensor, device: torch.device) -> Tensor:
+    """A copy in page-locked memory. A background thread would otherwise occupy the first GPU instead of its own."""
+    with torch.cuda.device(device):
+        return tensor.pin_memory()
 
 
 def _map_ahead(make: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
