@@ -164,7 +164,7 @@ def test_clip_bounds_the_step():
     before = [p.detach().clone() for p in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     x, labels = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
-    train_step(model, optimizer, x, labels, clip=1e-3)
+    train_step(model, optimizer, x, labels, TrainConfig(clip=1e-3))
     moved = [p.detach() - old for p, old in zip(model.parameters(), before, strict=True)]
     assert float(torch.nn.utils.get_total_norm(moved)) == pytest.approx(1e-3, rel=1e-3)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -87,13 +88,20 @@ class Checkpoint:
             known = index.isdecimal() and len(index) < 10 and int(index) < len(parameters)
             if not known or not _may_belong(key, value, parameters[int(index)]):
                 raise CheckpointError(f"{self.source} belongs to another network: its optimizer has {name!r}.")
-            state["state"].setdefault(int(index), {})[key] = value
+            state["state"].setdefault(int(index), {})[key] = _laid_out_like(parameters[int(index)], value)
         optimizer.load_state_dict(state)
 
 
 def _may_belong(key: str, value: Tensor, parameter: Tensor) -> bool:
     """Whether an optimizer can have this value for a parameter: a count of steps, or as many fractions."""
     return value.shape == (() if key == "step" else parameter.shape) and value.is_floating_point()
+
+
+def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
+    """``value`` in the memory layout of its parameter, as the optimizer had it; files know no layouts."""
+    if value.shape != parameter.shape:
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:

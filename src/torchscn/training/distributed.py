@@ -133,7 +133,8 @@ class _SyncedNorm(torch.autograd.Function):
         n_local = x.numel() // x.shape[1]
         # Sums of small vectors in double precision: squares minus squared means cancel.
         mean, square = local_mean.double(), local_variance.double() + local_mean.double().square()
-        total = torch.cat([n_local * mean, n_local * square, mean.new_tensor([n_local])])
+        # Filled and not copied from the CPU, which would have to wait for the device.
+        total = torch.cat([n_local * mean, n_local * square, mean.new_full((1,), n_local)])
         dist.all_reduce(total)
         n = total[-1]
         mean, square = (total[:-1] / n).chunk(2)

@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from torchscn.data import Batches
+from torchscn.training.device import to_device
 from torchscn.training.distributed import sum_over_ranks
 
 __all__ = ["Evaluation", "evaluate"]
@@ -47,9 +48,11 @@ def evaluate(
         device: where the model is.
         progress: called after every batch with the number of images done.
     """
-    n_classes = len(batches.images.classes)
-    confusion = torch.zeros(n_classes, n_classes, dtype=torch.int64)
-    total_loss = 0.0
+    device = device or torch.device("cpu")
+    n_classes, n_done = len(batches.images.classes), 0
+    # Sums stay on the device until the end: reading them makes the CPU wait for it.
+    confusion = torch.zeros(n_classes**2, dtype=torch.int64, device=device)
+    loss_sum = torch.zeros((), dtype=torch.float64, device=device)
     was_training = model.training
     model.eval()
     start = time.perf_counter()
@@ -58,22 +61,23 @@ def evaluate(
             for x, labels in batches.epoch(0):
                 if not len(labels):
                     continue
-                scores = model(x.to(device)).cpu()
+                x, labels = to_device(x, device), to_device(labels, device)
+                scores = model(x)
                 if scores.shape[1] != n_classes:
                     raise ValueError(
                         f"the model gives {scores.shape[1]} scores, but the images have {n_classes} classes."
                     )
-                total_loss += float(F.cross_entropy(scores, labels, reduction="sum"))
-                confusion += torch.bincount(labels * n_classes + scores.argmax(1), minlength=n_classes**2).view(
-                    n_classes, n_classes
-                )
+                loss_sum += F.cross_entropy(scores, labels, reduction="sum")
+                # Not bincount, which reads the largest entry to choose the length of its result.
+                confusion.scatter_add_(0, labels * n_classes + scores.argmax(1), torch.ones_like(labels))
+                n_done += len(labels)
                 if progress is not None:
-                    progress(int(confusion.sum()))
+                    progress(n_done)
+        loss_sum.item()  # the work is not done before the device has finished it
     finally:
         model.train(was_training)
     seconds = time.perf_counter() - start
-    device = device or torch.device("cpu")
-    confusion = sum_over_ranks(confusion.to(device)).cpu()
-    loss = float(sum_over_ranks(torch.tensor(total_loss, dtype=torch.float64, device=device)))
+    confusion = sum_over_ranks(confusion).view(n_classes, n_classes).cpu()
+    loss = float(sum_over_ranks(loss_sum))
     n_images = int(confusion.sum())
     return Evaluation(confusion, loss / max(1, n_images), n_images / seconds)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,13 @@ from torchscn.layers import attach_projection
 from torchscn.network import Network
 from torchscn.training.checkpoint import Checkpoint, Position, load_checkpoint, optimizer_tensors, save_checkpoint
 from torchscn.training.config import ConfigError, TrainConfig
+from torchscn.training.device import batch_options, place_model, to_device
 from torchscn.training.distributed import Process, start_process, stop_process, sum_over_ranks, was_restarted, wrap
 from torchscn.training.ema import AveragedWeights
 from torchscn.training.errors import Interrupted
 from torchscn.training.evaluation import evaluate
 from torchscn.training.optimizer import make_optimizer, set_rates
+from torchscn.training.recent import RecentSteps, steps_between_reads
 from torchscn.training.report import Reporter
 from torchscn.training.run_folder import RunFolder, TrainedModel
 from torchscn.training.schedule import learning_rate, share_of_peak
@@ -161,7 +163,8 @@ def _fit(
     run = RunFolder(run_dir)
     _check_folder(run, resume)
     normalization = Normalization.fit(train_set.images, per_pixel=config.mean == "pixel", divide=config.divide_std)
-    shares = functools.partial(Batches, rank=process.rank, world_size=process.world_size)
+    placement = {"rank": process.rank, "world_size": process.world_size, **batch_options(process.device)}
+    shares: Callable[..., Batches] = functools.partial(Batches, **placement)
     augmentation = config.make_augmentation()
     batches = shares(train_set, config.batch_size, normalization, augmentation, seed=config.seed)
     test_batches = shares(test_set, config.batch_size, normalization, shuffle=False, drop_last=False)
@@ -172,7 +175,7 @@ def _fit(
     reporter = Reporter(run, config, is_main=process.is_main, quiet=quiet)
     sample = normalization(spread_sample(train_set.images)).to(process.device)
 
-    model = model.to(process.device)
+    model = place_model(model, process.device)
     _check_scores(model, sample, train_set)
     model.train()
     optimizer = make_optimizer(model, config)
@@ -216,6 +219,7 @@ def _fit(
         numbers = {"position": dataclasses.asdict(position), "about": about}
         save_checkpoint(run.path, Checkpoint(tensors, numbers))
 
+    recent, read_every = RecentSteps(), steps_between_reads(process.device)
     with watch_signals() as interrupted, reporter:
         while position.epoch < config.epochs:
             last_save = time.monotonic()
@@ -223,24 +227,27 @@ def _fit(
             for x, labels in batches.epoch(position.epoch, start=position.batch):
                 step = position.epoch * len(batches) + position.batch
                 set_rates(optimizer, share_of_peak(config, step, len(batches)))
-                x, labels = x.to(process.device), labels.to(process.device)
-                loss, n_wrong = train_step(replica, optimizer, x, labels, config.label_smoothing, config.clip)
+                x, labels = to_device(x, process.device), to_device(labels, process.device)
+                loss, n_wrong = train_step(replica, optimizer, x, labels, config)
                 if average:
                     average.update(model, step)
                 position.batch += 1
-                position.loss_sum += loss * len(labels)
-                position.n_wrong += n_wrong
-                position.n_seen += len(labels)
+                recent.add(loss, n_wrong, len(labels))
+                reads = position.batch % read_every == 0 or position.batch == len(batches)
+                must_stop = _must_stop(bool(interrupted), process, others_asked=reads)
+                must_save = time.monotonic() - last_save > config.checkpoint_seconds
+                if not (reads or must_stop or must_save):
+                    continue
+                _count(recent, position, config)
                 position.seconds = time.monotonic() - started
-                _check_finite(loss, position, config)
                 reporter.step(position, len(batches), process.world_size)
-                if _any_rank(bool(interrupted), process):
+                if must_stop:
                     save(position)
                     raise Interrupted(
                         f"stopped in epoch {position.epoch + 1}; resume with --resume --run-dir {run_dir}",
                         *interrupted[:1],
                     )
-                if time.monotonic() - last_save > config.checkpoint_seconds:
+                if must_save:
                     save(position)
                     last_save = time.monotonic()
 
@@ -314,22 +321,20 @@ def _check_scores(model: nn.Module, sample: Tensor, images: ImageSet) -> None:
 
 
 def train_step(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    x: Tensor,
-    labels: Tensor,
-    label_smoothing: float = 0.0,
-    clip: float = 0.0,
-) -> tuple[float, int]:
-    """One step of gradient descent; returns the loss and the number of wrong answers on the batch."""
+    model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, labels: Tensor, config: TrainConfig
+) -> tuple[Tensor, Tensor]:
+    """One step of gradient descent; returns the loss and the number of wrong answers on the batch.
+
+    Nothing in it waits for the device; reading what it returns does.
+    """
     optimizer.zero_grad()
     scores = model(x)
-    loss = F.cross_entropy(scores, labels, label_smoothing=label_smoothing)
+    loss = F.cross_entropy(scores, labels, label_smoothing=config.label_smoothing)
     loss.backward()
-    if clip:
-        nn.utils.clip_grad_norm_(model.parameters(), clip)
+    if config.clip:
+        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
     optimizer.step()
-    return float(loss.detach()), int((scores.detach().argmax(1) != labels).sum())
+    return loss.detach(), (scores.detach().argmax(1) != labels).sum()
 
 
 @contextmanager
@@ -337,16 +342,28 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
     yield
 
 
-def _any_rank(flag: bool, process: Process) -> bool:
-    """Whether the flag is set in any process: all must stop at the same step, or the others wait for it forever."""
+def _must_stop(interrupted: bool, process: Process, others_asked: bool) -> bool:
+    """Whether to stop after this step: all processes must stop at the same one, or the others wait for it forever.
+
+    Args:
+        interrupted: whether this process was asked to stop.
+        process: this process among all.
+        others_asked: whether this is a step after which the processes ask each other, which makes them wait.
+    """
     if process.world_size == 1:
-        return flag
-    return bool(sum_over_ranks(torch.tensor(float(flag), device=process.device)))
+        return interrupted
+    return others_asked and bool(sum_over_ranks(torch.tensor(float(interrupted), device=process.device)))
 
 
-def _check_finite(loss: float, position: Position, config: TrainConfig) -> None:
-    if not math.isfinite(loss):
-        raise DivergenceError(
-            f"the loss became {loss} in epoch {position.epoch + 1}, batch {position.batch}. Try a lower lr (now "
-            f"{config.lr}), a few epochs of warmup, or a larger lam2; an earlier checkpoint may still be good."
-        )
+def _count(recent: RecentSteps, position: Position, config: TrainConfig) -> None:
+    """Read the steps up to ``position`` that were not read yet, and add them to its sums."""
+    first = position.batch - len(recent) + 1
+    for batch, step in enumerate(recent.read(), start=first):
+        position.loss_sum += step.loss * step.n_images
+        position.n_wrong += step.n_wrong
+        position.n_seen += step.n_images
+        if not math.isfinite(step.loss):
+            raise DivergenceError(
+                f"the loss became {step.loss} in epoch {position.epoch + 1}, batch {batch}. Try a lower lr (now "
+                f"{config.lr}), a few epochs of warmup, or a larger lam2; an earlier checkpoint may still be good."
+            )

@@ -62,15 +62,14 @@ class Reporter:
 
     def step(self, position: "Position", n_batches: int, world_size: int) -> None:
         """Advance the bar: loss, error and speed of the epoch so far, time left until the end of the run."""
+        done = position.epoch * n_batches + position.batch
         if self.task is None:
-            total = self.config.epochs * n_batches
-            done = position.epoch * n_batches + position.batch - 1
-            self.task = self.progress.add_task("", total=total, completed=done, now="")
+            self.task = self.progress.add_task("", total=self.config.epochs * n_batches, completed=done - 1, now="")
         speed = world_size * position.n_seen / max(position.seconds, 1e-9)
         error = 100 * position.n_wrong / position.n_seen
         self.progress.update(
             self.task,
-            advance=1,
+            completed=done,
             description=f"epoch {position.epoch + 1}/{self.config.epochs}",
             now=f"loss {position.loss_sum / position.n_seen:.3f}  error {error:.1f}%  {speed:.0f} images/s",
         )
