@@ -241,6 +241,7 @@ def test_impossible_networks_are_refused_before_the_data_are_loaded(monkeypatch,
         (["--cutout", "9"], "--cutout 9 is larger than the images, which have 8 x 8 pixels."),
         (["--downsample", "1,2,3,4"], "images of 8 x 8 pixels are too small"),
         (["--batch-size", "2000"], "--batch-size 2000 is more than the 1437 images"),
+        (["--device", "cpu", "--amp", "true"], "--amp true needs a CUDA device, but the run is on cpu"),
     ],
 )
 def test_settings_that_do_not_fit_the_images_are_refused_before_the_first_step(

@@ -4,19 +4,21 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from runs import QUICK, assert_same_weights, digits, small_model
+from runs import QUICK, assert_same_weights, digits, small_model, weights
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
+import torchscn
 from torchscn.layers import attach_projection
-from torchscn.training import DivergenceError, Interrupted, TrainConfig, evaluate, fit, loop, recent
+from torchscn.training import ConfigError, DivergenceError, Interrupted, TrainConfig, evaluate, fit, loop, recent
 from torchscn.training.checkpoint import Checkpoint, load_checkpoint, optimizer_tensors
-from torchscn.training.device import batch_options, place_model, to_device
+from torchscn.training.device import autocast, batch_options, check_device, place_model, to_device
 from torchscn.training.distributed import Process
 from torchscn.training.ema import AveragedWeights
 from torchscn.training.loop import train_step
@@ -75,6 +77,24 @@ def test_reading_rarely_changes_no_number(tmp_path, monkeypatch):
         run_quickly(tmp_path / "rarely")
     assert sizes == [9, 9, 4] * 2
     assert_same_runs(tmp_path / "always", tmp_path / "rarely")
+
+
+@pytest.mark.parametrize("n_steps", [1, 9])
+def test_an_epoch_is_recorded_as_the_sum_of_its_steps(tmp_path, monkeypatch, n_steps):
+    seen: list[tuple[float, int]] = []
+
+    def step(*arguments):
+        loss, n_wrong = train_step(*arguments)
+        seen.append((float(loss), int(n_wrong)))
+        return loss, n_wrong
+
+    read_every(monkeypatch, n_steps)
+    monkeypatch.setattr(loop, "train_step", step)
+    run_quickly(tmp_path, QUICK.override({"epochs": 1}))
+    (entry,) = curve(tmp_path)
+    assert len(seen) == 22
+    assert entry["train_loss"] == pytest.approx(sum(loss for loss, _ in seen) / 22)
+    assert entry["train_error"] == pytest.approx(100 * sum(n_wrong for _, n_wrong in seen) / (22 * QUICK.batch_size))
 
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, n_steps: int) -> None:
@@ -159,6 +179,7 @@ def test_processes_ask_each_other_only_where_they_wait_anyway(monkeypatch):
         {},
         {"clip": 1.0, "label_smoothing": 0.1, "nesterov": True},
         {"optimizer": "muon", "clip": 1.0, "decay_lam1": False},
+        {"amp": True},
     ],
 )
 def test_a_step_does_not_wait_for_the_device(settings):
@@ -188,6 +209,67 @@ def test_an_evaluation_waits_for_the_device_only_at_its_end():
         with pytest.raises(DataDependentOutputException):
             evaluate(model, batches, CPU, progress=done.append)
     assert done == [4, 8, 10]
+
+
+def test_half_precision_needs_a_gpu(tmp_path):
+    with pytest.raises(ConfigError, match=r"amp=true needs a CUDA device, but the run is on cpu.*amp=false"):
+        run_quickly(tmp_path / "run", QUICK.override({"amp": "true"}))
+    assert not (tmp_path / "run").exists()
+    check_device(TrainConfig(amp=True), CUDA)
+    check_device(TrainConfig(), CPU)
+
+
+def output_types(model: nn.Module, **to_watch: type[nn.Module]) -> dict[str, torch.dtype]:
+    """Filled by the next forward pass: the number type of the last output of every kind of module."""
+    found: dict[str, torch.dtype] = {}
+    for module in model.modules():
+        for name, kind in to_watch.items():
+            if isinstance(module, kind):
+                module.register_forward_hook(lambda *call, name=name: found.update({name: call[-1].dtype}))
+    return found
+
+
+def test_half_precision_leaves_sparse_codes_loss_and_gradients_in_float32():
+    """On fake tensors: products in bfloat16 can end the process on CPUs."""
+    config = TrainConfig(amp=True)
+    with FakeTensorMode():
+        model = small_model()
+        types = output_types(model, conv=nn.Conv2d, sparse=torchscn.SparseCoding2d, scores=nn.Linear)
+        optimizer = make_optimizer(model, config)
+        loss, _ = train_step(model, optimizer, torch.randn(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64), config)
+        assert types == {"conv": torch.bfloat16, "sparse": torch.float32, "scores": torch.bfloat16}
+        assert loss.dtype == torch.float32
+        assert {p.grad.dtype for p in model.parameters()} == {torch.float32}
+
+
+@contextmanager
+def cuda_autocast() -> Iterator[None]:
+    """What ``torch.autocast("cuda")`` switches on where there is a GPU."""
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_codes_are_float32_under_autocast_on_cuda(dtype):
+    with FakeTensorMode(), torch.no_grad(), cuda_autocast():
+        image, filters = torch.empty(2, 3, 8, 8, device=CUDA, dtype=dtype), torch.empty(4, 3, 3, 3, device=CUDA)
+        assert nn.functional.conv2d(image, filters).dtype == torch.bfloat16  # so autocast is at work
+        rows, dictionary = torch.empty(5, 7, device=CUDA, dtype=dtype), torch.empty(3, 7, device=CUDA)
+        assert torchscn.sparse_code(rows, dictionary, 0.1, 0.1).dtype == torch.float32
+        gram = torch.empty(7, 7, device=CUDA, dtype=dtype)
+        assert torchscn.nonneg_qp(rows, gram).dtype == torch.float32
+
+
+def test_without_the_setting_there_is_no_autocast():
+    with autocast(CPU, amp=False):
+        assert not torch.is_autocast_enabled("cpu")
+    with autocast(CPU, amp=True):
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cpu") == torch.bfloat16
 
 
 class Moved(nn.Module):
@@ -260,3 +342,41 @@ def test_copies_do_not_stop_the_cpu():
     assert to_device(Copied(), CUDA) == ((CUDA,), {"non_blocking": True})
     x = torch.randn(2, 3)
     assert to_device(x, CPU) is x
+
+
+def compile_with(monkeypatch: pytest.MonkeyPatch, backend: str) -> list[None]:
+    """Let torch.compile use this backend; gives a list with an entry for every call of what was compiled."""
+    from torch._dynamo import lookup_backend
+
+    calls: list[None] = []
+
+    def compile_and_count(graph, inputs):
+        run = lookup_backend(backend)(graph, inputs)
+
+        def counted(*arguments):
+            calls.append(None)
+            return run(*arguments)
+
+        return counted
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compile_and_count))
+    return calls
+
+
+# "eager" traces the network without making code for it, which takes a minute.
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_compiled_network_leaves_the_files_of_a_plain_one(tmp_path, monkeypatch, backend):
+    images = digits()[0].take(torch.arange(128))
+    plain = TrainConfig(epochs=2, batch_size=64, lr=0.05, ema=0.9)
+    compiled = plain.override({"compile": "true"})
+    fit(small_model(), images, images, plain, tmp_path / "plain", quiet=True)
+    calls = compile_with(monkeypatch, backend)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 3)
+        with pytest.raises(Interrupted):
+            fit(small_model(), images, images, compiled, tmp_path / "compiled", quiet=True)
+    result = fit(small_model(), images, images, compiled, tmp_path / "compiled", resume=True, quiet=True)
+    assert len(calls) == 4  # steps and nothing else: evaluation uses the plain network
+    assert type(result.model) is type(small_model())
+    load_checkpoint(tmp_path / "compiled")[0].restore_model(small_model())
+    torch.testing.assert_close(weights(tmp_path / "compiled"), weights(tmp_path / "plain"), atol=1e-4, rtol=1e-3)

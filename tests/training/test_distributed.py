@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from torch.testing import assert_close
 
 from torchscn.network import LayerOptions, Network, Row
 from torchscn.training.checkpoint import CheckpointError, load_checkpoint
-from torchscn.training.distributed import Process, wrap
+from torchscn.training.distributed import Process, synchronize_norms, wrap
 
 
 def network(affine: bool) -> Network:
@@ -40,11 +41,12 @@ def gradients(model: torch.nn.Module, replica: torch.nn.Module, x: torch.Tensor,
     return named | {name: value for name, value in model.named_buffers() if "running" in name}
 
 
-def rank_gradients(rank: int, world_size: int, folder: str, affine: bool) -> None:
+def rank_gradients(rank: int, world_size: int, folder: str, affine: bool, compiled: bool = False) -> None:
     torch.set_num_threads(1)
+    torch.compile = partial(torch.compile, backend="eager")  # traces the network without making code for it
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
     model = network(affine)
-    replica = wrap(model, Process(rank, world_size))
+    replica = wrap(model, Process(rank, world_size), compiled)
     x, labels = batch()
     found = gradients(model, replica, x[rank::world_size], labels[rank::world_size])
     torch.save(found, f"{folder}/rank{rank}.pt")
@@ -52,9 +54,9 @@ def rank_gradients(rank: int, world_size: int, folder: str, affine: bool) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("affine", [False, True])
-def test_gradients_over_two_ranks_equal_one_process(tmp_path, affine):
-    mp.spawn(rank_gradients, args=(2, str(tmp_path), affine), nprocs=2)
+@pytest.mark.parametrize(("affine", "compiled"), [(False, False), (True, False), (True, True)])
+def test_gradients_over_two_ranks_equal_one_process(tmp_path, affine, compiled):
+    mp.spawn(rank_gradients, args=(2, str(tmp_path), affine, compiled), nprocs=2)
     model = network(affine)
     expected = gradients(model, model, *batch())
     for rank in range(2):
@@ -64,6 +66,37 @@ def test_gradients_over_two_ranks_equal_one_process(tmp_path, affine):
             assert_close(
                 found[name], expected[name], atol=1e-9, rtol=1e-7, msg=lambda text, name=name: f"{name}: {text}"
             )
+
+
+@contextmanager
+def two_pretended_ranks() -> Iterator[None]:
+    """A group in which the other rank contributes nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def test_shared_statistics_are_in_float32_under_autocast():
+    norm = torch.nn.BatchNorm2d(3)
+    synchronize_norms(norm)
+    x = (torch.randn(8, 3, 4, 4) + 1).bfloat16().requires_grad_()
+    with two_pretended_ranks(), torch.autocast("cpu", dtype=torch.bfloat16):
+        out = norm(x)
+        out.square().sum().backward()
+    assert out.dtype == norm.running_mean.dtype == torch.float32
+    assert_close(norm.running_mean, 0.1 * x.detach().float().mean((0, 2, 3)))
+    assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_one_process_calls_the_network_itself_or_its_compiled_form(monkeypatch, compiled):
+    monkeypatch.setattr(torch, "compile", lambda module: ("compiled", module))
+    model = torch.nn.Linear(2, 2)
+    assert wrap(model, Process(), compiled) == (("compiled", model) if compiled else model)
 
 
 @contextmanager

@@ -94,6 +94,10 @@ class TrainConfig(Settings):
     )
     seed: int = setting(0, "seed of initial weights, order and augmentation", whole=True)
 
+    # Computation
+    amp: bool = setting(False, "bfloat16 in forward pass and loss, outside sparse coding; only on CUDA devices")
+    compile: bool = setting(False, "train with the network compiled by torch.compile")
+
     # Record
     checkpoint_seconds: float = setting(60.0, "seconds between checkpoints within an epoch", at_least=0)
     tensorboard: bool = setting(False, "also write event files into the run folder")
@@ -204,7 +208,13 @@ class SettingDescription(NamedTuple):
     meaning: str
 
 
-_GROUPS = {"data": "data", "model": "model", "epochs": "optimisation", "checkpoint_seconds": "record"}
+_GROUPS = {
+    "data": "data",
+    "model": "model",
+    "epochs": "optimisation",
+    "amp": "computation",
+    "checkpoint_seconds": "record",
+}
 
 
 def describe_settings() -> list[SettingDescription]:

@@ -5,7 +5,7 @@ what one process does on the same global batch (up to rounding).
 """
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torchscn import checks
+from torchscn.tensors import full_precision
 
 __all__ = [
     "Process",
@@ -82,16 +83,20 @@ def _n_restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def wrap(model: nn.Module, process: Process) -> nn.Module:
-    """The model to call in training: itself, or one whose gradients are averaged over all ranks.
+def wrap(model: nn.Module, process: Process, compiled: bool = False) -> nn.Module:
+    """The model to call in training: itself or its compiled form, with gradients averaged over all ranks.
 
-    Batch norms of ``model`` are made to share their statistics, in place.
+    It has the parameters of ``model``, which stays as it is: the names of weights do not change. Only its batch norms
+    are made to share their statistics, in place.
     """
+    if process.world_size > 1:
+        synchronize_norms(model)
+    # The inner module, as torch's manual advises: the compiler does not handle the wrapper well.
+    replica = cast(nn.Module, torch.compile(model)) if compiled else model
     if process.world_size == 1:
-        return model
-    synchronize_norms(model)
+        return replica
     devices = [process.device.index] if process.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=devices)
+    return DistributedDataParallel(replica, device_ids=devices)
 
 
 def synchronize_norms(model: nn.Module) -> None:
@@ -109,6 +114,7 @@ class SyncedBatchNorm2d(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training and dist.is_initialized() and dist.get_world_size() > 1):
             return super().forward(x)
+        (x,) = full_precision(x)  # statistics in half precision are of no use
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None

@@ -21,7 +21,7 @@ from torchscn.layers import attach_projection
 from torchscn.network import Network
 from torchscn.training.checkpoint import Checkpoint, Position, load_checkpoint, optimizer_tensors, save_checkpoint
 from torchscn.training.config import ConfigError, TrainConfig
-from torchscn.training.device import batch_options, place_model, to_device
+from torchscn.training.device import autocast, batch_options, check_device, place_model, to_device
 from torchscn.training.distributed import Process, start_process, stop_process, sum_over_ranks, was_restarted, wrap
 from torchscn.training.ema import AveragedWeights
 from torchscn.training.errors import Interrupted
@@ -73,6 +73,7 @@ def train(
         quiet: print nothing.
     """
     process = start_process(device)
+    check_device(config, process.device)  # before time is spent on the data
     train_set, test_set = load_data(config, data_dir)
     torch.manual_seed(config.seed)
     model = config.make_model(len(train_set.classes), train_set.images.shape[1])
@@ -160,6 +161,7 @@ def _fit(
     held: ExitStack,
 ) -> TrainResult:
     """:func:`fit`; whatever must be let go at the end of the run, however it ends, goes to ``held``."""
+    check_device(config, process.device)
     run = RunFolder(run_dir)
     _check_folder(run, resume)
     normalization = Normalization.fit(train_set.images, per_pixel=config.mean == "pixel", divide=config.divide_std)
@@ -204,7 +206,7 @@ def _fit(
             for sentence in run.mend_records(position.epoch, finished=position.epoch >= config.epochs):
                 reporter.warn(sentence)
         reporter.say(f"resuming in epoch {position.epoch + 1}, batch {position.batch + 1}")
-    replica = wrap(model, process)
+    replica = wrap(model, process, compiled=config.compile)
     height, width = train_set.images.shape[2:]
     about = {"classes": train_set.classes, "image_size": [height, width], "network": config.network()}
 
@@ -328,8 +330,9 @@ def train_step(
     Nothing in it waits for the device; reading what it returns does.
     """
     optimizer.zero_grad()
-    scores = model(x)
-    loss = F.cross_entropy(scores, labels, label_smoothing=config.label_smoothing)
+    with autocast(x.device, config.amp):
+        scores = model(x)
+        loss = F.cross_entropy(scores, labels, label_smoothing=config.label_smoothing)
     loss.backward()
     if config.clip:
         nn.utils.clip_grad_norm_(model.parameters(), config.clip)
