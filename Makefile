@@ -24,7 +24,7 @@ bench: .venv/ready  ## measure everything side by side with alternatives (half a
 fuzz: .venv/ready  ## try hard to break every promise, and write docs/trust.md (about a quarter of an hour)
 	$(BIN)/python -m tools.fuzz
 
-results: .venv/ready  ## update docs/results.md, its pictures and the README from the recorded runs
+results: .venv/ready  ## update docs/results.md, its pictures, docs/gpu.md and the README from the recorded runs
 	$(BIN)/python -m tools.results
 
 lint: .venv/ready

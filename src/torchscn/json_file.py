@@ -66,7 +66,7 @@ def _first(problems: Iterable[str | None]) -> str | None:
     return next((problem for problem in problems if problem is not None), None)
 
 
-_READABLE = {str: "a text", int: "a whole number", float: "a number"}
+_READABLE = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def _is_of(value: object, kind: type) -> bool:

@@ -314,6 +314,7 @@ def _record_kind(good: Path, folder: Path) -> Kind:
     pages.mkdir()
     for page in ("results.md", "README.md"):
         (pages / page).write_text("<!-- begin runs --><!-- end runs -->")
+    (pages / "gpu.md").touch()
     arguments = ["--records", str(folder), "--docs", str(pages), "--readme", str(pages / "README.md")]
     checks = (
         Check(partial(_check_record, path)),

@@ -4,6 +4,7 @@
 """
 
 from tools.results.compare import compare_solvers, compare_storage
+from tools.results.gpu import write_gpu_page
 from tools.results.pack import pack_weights
 from tools.results.record import keep_comparisons, load_records, record_run, save_record
 from tools.results.report import write_report
@@ -16,5 +17,6 @@ __all__ = [
     "pack_weights",
     "record_run",
     "save_record",
+    "write_gpu_page",
     "write_report",
 ]

@@ -19,17 +19,24 @@ DataDir = Annotated[Path | None, Parameter(help="Folder of the data sets; TORCHS
 
 
 @app.default
-def update(records: Records = Path("results"), docs: Path = Path("docs"), readme: Path = Path("README.md")) -> None:
+def update(
+    records: Records = Path("results"),
+    docs: Path = Path("docs"),
+    readme: Path = Path("README.md"),
+    gpu: Path = Path("benchmarks/results/gpu"),
+) -> None:
     """Bring tables and pictures up to date with the recorded runs.
 
     Parameters
     ----------
     docs
-        Folder of results.md.
+        Folder of results.md and gpu.md.
     readme
         Another page with tables.
+    gpu
+        Folder of the files of `scn bench gpu`.
     """
-    for path in results.write_report(records, docs, readme):
+    for path in [*results.write_report(records, docs, readme), *results.write_gpu_page(gpu, docs / "gpu.md")]:
         print(f"wrote {path}")
 
 

@@ -15,7 +15,7 @@ from tools.results.paper import CIFAR, MNIST, SCN_ERRORS, PaperRow
 from tools.results.record import describe_commands, describe_over_time, load_records
 from torchscn.data import DATASETS
 
-__all__ = ["fill_page", "make_tables", "write_report"]
+__all__ = ["fill_page", "make_table", "make_tables", "write_report"]
 
 Record = dict[str, Any]
 _WIDTH = "width-"
@@ -87,7 +87,7 @@ def fill_page(text: str, tables: dict[str, str]) -> str:
     return re.sub(r"<!-- begin (?P<name>[\w-]+) -->.*?<!-- end (?P=name) -->", fill, text, flags=re.DOTALL)
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A markdown table; columns after the first are right-aligned."""
     lines = ["| " + " | ".join(columns) + " |", "|---|" + "--:|" * (len(columns) - 1)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
@@ -105,7 +105,7 @@ def _beside_paper(paper: Sequence[PaperRow], data_sets: Sequence[str], runs: lis
         epochs = ", ".join(str(run["epochs"]) for run in found.values())
         rows.append([f"**{_title(model)}, torchscn**", size, "15", *errors, epochs])
     titles = [f"{_DATA_TITLES[name]} error %" for name in data_sets]
-    return _table(["method", "parameters", "layers", *titles, "epochs (ours)"], rows)
+    return make_table(["method", "parameters", "layers", *titles, "epochs (ours)"], rows)
 
 
 def _runs(runs: list[Record]) -> str:
@@ -126,7 +126,7 @@ def _runs(runs: list[Record]) -> str:
         ]
         for run in runs
     ]
-    return _table(columns, rows)
+    return make_table(columns, rows)
 
 
 def _settings(runs: list[Record]) -> str:
@@ -145,7 +145,7 @@ def _twins(runs: list[Record]) -> str:
         for twin in runs:
             if run["model"] != twin_model == twin["model"] and _recipe(run) == _recipe(twin):
                 rows += [_twin_row(run), _twin_row(twin)]
-    return _table(["network", "data", "parameters", "test error %", "training error %", "epochs", "minutes"], rows)
+    return make_table(["network", "data", "parameters", "test error %", "training error %", "epochs", "minutes"], rows)
 
 
 def _recipe(run: Record) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _widths(runs: list[Record]) -> str:
         ]
         for run in runs
     ]
-    return _table(columns, rows)
+    return make_table(columns, rows)
 
 
 def _solvers(runs: list[Record]) -> str:
@@ -182,7 +182,7 @@ def _solvers(runs: list[Record]) -> str:
             values = (f"{row['images']:,}", _percent(row["error"]), _percent(row["other_answers"]))
             rows.append([_network(run), row["solver"], rule, *values])
     columns = ["network", "solver", "stops at", "test images", "error %", "answers that differ from the first row's %"]
-    return _table(columns, rows)
+    return make_table(columns, rows)
 
 
 def _storage(runs: list[Record]) -> str:
@@ -191,7 +191,7 @@ def _storage(runs: list[Record]) -> str:
         for run in runs
         for row in run.get("storage", ())
     ]
-    return _table(["network", "stored as", "test error %", "answers that differ %"], rows)
+    return make_table(["network", "stored as", "test error %", "answers that differ %"], rows)
 
 
 def _summary(runs: list[Record]) -> str:
@@ -205,7 +205,7 @@ def _summary(runs: list[Record]) -> str:
         ]
         for run in runs
     ]
-    return _table(["run, on a CPU", "parameters", "test error %", "paper %", "budget"], rows)
+    return make_table(["run, on a CPU", "parameters", "test error %", "paper %", "budget"], rows)
 
 
 def _title(model: str) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from torchscn.bench.competitors import jax_nnls, moreau_qp, qpth_qp, scikit_learn, scipy_nnls, spams_lasso
@@ -15,6 +14,7 @@ from torchscn.bench.competitors.autograd_fista import fifty_steps
 from torchscn.bench.competitors.fused_fista import fused_fista
 from torchscn.bench.competitors.unrolled import two_steps
 from torchscn.bench.problems import DENSE, MANY_MATRICES, UNMIXING, ImageBatch, ManyMatrices, layer_sizes
+from torchscn.bench.steps import inference_step, training_step
 from torchscn.bench.timing import best_times, peak_memory
 from torchscn.functional import nonneg_qp, sparse_code
 from torchscn.layers import SparseCoding2d
@@ -151,7 +151,7 @@ def networks(rounds: int) -> Rows:
         }
         if width == 1:
             models["autograd through 50 steps"] = replace_layers(create_model(f"scn{width}"), fifty_steps)
-        for mode, step in (("training", _training_step), ("inference", _inference_step)):
+        for mode, step in (("training", training_step), ("inference", inference_step)):
             times = best_times({name: step(model, x, labels) for name, model in models.items()}, rounds)
             speed = {name: {"images_per_second": len(x) / times[name]} for name in times}
             rows += [{"network": f"scn{width}", "mode": mode} | row for row in _ratio_rows(times, speed)]
@@ -212,27 +212,6 @@ def _layer_step(layer: nn.Module, x: Tensor, grad: Tensor) -> Callable[[], None]
     def run() -> None:
         leaf.grad = None
         layer(leaf).backward(grad)
-
-    return run
-
-
-def _training_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], None]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-
-    def run() -> None:
-        model.train()
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), labels).backward()
-        optimizer.step()
-
-    return run
-
-
-def _inference_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], None]:
-    def run() -> None:
-        model.eval()
-        with torch.inference_mode():
-            model(x)
 
     return run
 
