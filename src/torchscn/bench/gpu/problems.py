@@ -166,7 +166,7 @@ def convert(problem: Problem, device: torch.device | str, dtype: torch.dtype) ->
 @functools.lru_cache(maxsize=1)
 def exact_codes(problem: CheckProblem) -> Tensor:
     """The codes in float64, from the exact solver on the CPU; kept, as the next check is often about the same."""
-    in_double = convert(problem.make_distinct(), "cpu", torch.float64)
+    in_double = replace(convert(problem.make_distinct(), "cpu", torch.float64), init=None)
     with kernel_in_force("auto"):
         result = SOLVERS["active_set"](in_double, Options(solver="active_set"))
     assert bool((result.converged == in_double.is_finite()).all()), f"no reference for {problem}"
