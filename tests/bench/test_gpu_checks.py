@@ -9,7 +9,7 @@ import torch
 from torchscn.bench.gpu import checks
 from torchscn.bench.gpu.cases import CheckCase, list_cases
 from torchscn.bench.gpu.checks import check_codes, check_gradients, check_network, list_checks, run_check
-from torchscn.bench.gpu.judge import Check, are_bit_equal, largest_error, run_twice
+from torchscn.bench.gpu.judge import Check, are_bit_equal, full_precision, largest_error, run_twice
 from torchscn.bench.gpu.kernel import describe_error, find_kernel_problem, kernel_in_force
 from torchscn.bench.gpu.problems import TWISTS, CheckProblem, exact_codes
 from torchscn.bench.problems import ImageBatch
@@ -212,6 +212,17 @@ def test_the_kernel_under_test_is_in_force_in_both_runs():
     seen = []
     run_twice(lambda: seen.append(os.environ["TORCHSCN_KERNEL"]), "generic", torch.zeros(3))
     assert seen == ["generic", "generic"]
+
+
+def test_what_is_around_the_kernel_is_exact_and_deterministic():
+    def settings():
+        cudnn = torch.backends.cudnn
+        return cudnn.enabled, cudnn.allow_tf32, cudnn.deterministic, torch.get_float32_matmul_precision()
+
+    before = settings()
+    with full_precision():
+        assert settings() == (True, False, True, "highest")
+    assert settings() == before != (True, False, True, "highest")
 
 
 def test_errors_are_relative_to_a_signal_or_to_its_neighbours():

@@ -90,7 +90,7 @@ def full_precision() -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
-        with torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=False):
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             yield
     finally:
         torch.set_float32_matmul_precision(before)
