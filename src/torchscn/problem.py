@@ -11,7 +11,7 @@ returns, and :class:`Solution` what a user sees.
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, SupportsFloat, SupportsInt
 
 import torch
 from torch import Tensor
@@ -250,8 +250,8 @@ class Result(NamedTuple):
 
     codes: Tensor  # (n_signals, n_atoms), scaled and shifted if the problem asks for it
     converged: Tensor  # (n_signals,)
-    n_iter: int | Tensor  # the most any signal needed; a tensor where reading it would wait for a device
-    mean_iter: float | Tensor  # the mean over signals
+    n_iter: SupportsInt  # the most any signal needed; converting it may wait for a device
+    mean_iter: SupportsFloat  # the mean over signals
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,11 +15,12 @@ import torchscn
 from torchscn import gradients
 from torchscn.constraints import Bounds, Constraint, NonNegative, OnSupport
 from torchscn.kernels import SweepRule, gpu
-from torchscn.kernels.gpu import launch
+from torchscn.kernels.gpu import launch, prepare
 from torchscn.problem import Affine, Problem
 
 N_SIGNALS = 35
 N_LAYERS = 14  # of sparse coding in the network
+N_KERNELS = 4  # launched for a solve
 
 
 class Launches:
@@ -55,7 +56,7 @@ def solve(n_atoms: int, kind: str, everything: bool, rule: SweepRule) -> None:
             problem.rhs, problem.gram, on_gpu(n_atoms), on_gpu(N_SIGNALS, n_atoms), problem.constraint, affine
         )
     result = launch.triton_sweeps(problem, rule)
-    assert {tensor.device.type for tensor in result} == {"cuda"}
+    assert (result.codes.device.type, result.converged.device.type) == ("cuda", "cuda")
     assert result.codes.shape == problem.rhs.shape
 
 
@@ -70,7 +71,7 @@ def run_network(launches: Launches) -> None:
         network.train(training)
         with torch.set_grad_enabled(training):
             assert network(on_gpu(2, 3, 32, 32)).shape == (2, 10)
-        assert len(launches.devices) == 2 * N_LAYERS  # sweeps and exact steps
+        assert len(launches.devices) == N_KERNELS * N_LAYERS
 
 
 def run_training_step(launches: Launches) -> None:
@@ -79,13 +80,14 @@ def run_training_step(launches: Launches) -> None:
     launches.devices.clear()
     network = torchscn.create_model("scn2").train()
     network(torch.empty(2, 3, 32, 32)).sum().backward()
-    assert len(launches.devices) == 4 * N_LAYERS
+    assert len(launches.devices) == 2 * N_KERNELS * N_LAYERS
 
 
 def main() -> None:
     torch.ops.load_library(sys.argv[1])
     launches = Launches()
     launch.sweep_small = launch.sweep_blocks = launch.finish_rows = launches
+    prepare.scale_gram = prepare.set_limits = launches
     rules = [SweepRule(1e-3, 100, by_block, 1e-2, 1e-6, finishes) for by_block in (0, 1) for finishes in (0, 1)]
     with FakeTensorMode():
         cases = list(itertools.product((9, 40), ("non_negative", "on_support", "bounds"), (False, True), rules))

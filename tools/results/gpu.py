@@ -1,14 +1,15 @@
-"""The table of measurements on GPUs, from the files people have sent."""
+"""The tables about GPUs: what kernels need, and measurements from the files people have sent."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tools.gpu_resources import DEVICES, Needs, read_record
 from tools.results.report import fill_page, make_table
 from torchscn.bench.gpu import StepRow, count_passed, load_results, step_rows
 from torchscn.bench.gpu.result_file import Result
 from torchscn.bench.gpu.steps import OUT_OF_MEMORY
 
-__all__ = ["make_gpu_tables", "write_gpu_page"]
+__all__ = ["make_gpu_tables", "make_resource_table", "write_gpu_page"]
 
 NO_MEASUREMENT = (
     "No measurement has arrived yet, and none of us has a GPU: how fast the kernels are on one is not known.\n"
@@ -22,7 +23,8 @@ def write_gpu_page(results: Path, page: Path) -> list[Path]:
     Raises:
         ValueError: a file is not a result of ``scn bench gpu``; it is named.
     """
-    page.write_text(fill_page(page.read_text(), make_gpu_tables(load_results(results))))
+    resources = make_resource_table(read_record())
+    page.write_text(fill_page(page.read_text(), make_gpu_tables(load_results(results)) | {"resources": resources}))
     return [page]
 
 
@@ -31,6 +33,24 @@ def make_gpu_tables(results: Sequence[Result]) -> dict[str, str]:
     if not results:
         return {"gpu": NO_MEASUREMENT}
     return {"gpu": f"{_devices(results)}\n\n{_steps(results)}"}
+
+
+def make_resource_table(found: list[Needs]) -> str:
+    """One row per kernel, with registers, bytes spilled and shared memory on every device."""
+    devices = sorted({needs.device for needs in found})
+    rows: dict[tuple[str, str, str], dict[int, Needs]] = {}
+    for needs in found:
+        rows.setdefault((needs.kernel, needs.constraint, needs.shape), {})[needs.device] = needs
+    columns = ["kernel", "constraint", "tile", *(f"sm_{device} ({DEVICES[device]})" for device in devices), "shared"]
+    cells = [
+        [*name, *(f"{row[d].registers} / {row[d].spilled_bytes}" for d in devices), _kilobytes(row.values())]
+        for name, row in rows.items()
+    ]
+    return make_table(columns, cells)
+
+
+def _kilobytes(needs: Iterable[Needs]) -> str:
+    return f"{max(one.shared_bytes for one in needs) / 1024:.3g} KB"
 
 
 def _devices(results: Sequence[Result]) -> str:

@@ -28,7 +28,7 @@ def torch_active_set(problem: Problem, rule: SweepRule) -> Result:
         for rows in torch.arange(len(problem.rhs), device=problem.rhs.device).split(n_rows)
     ]
     codes, done = torch.cat([part.codes for part in parts]), torch.cat([part.converged for part in parts])
-    n_iter = max(part.n_iter for part in parts)
+    n_iter = max(int(part.n_iter) for part in parts)
     return Result(problem.finish(codes), done, n_iter, float(n_iter))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchscn.constraints import Bounds, OnSupport
 from torchscn.kernels.gpu.blocks import sweep_blocks
 from torchscn.kernels.gpu.finish import finish_rows
-from torchscn.kernels.gpu.prepare import PreparedGram
+from torchscn.kernels.gpu.prepare import PreparedGram, power_of_two_at_least
 from torchscn.kernels.gpu.rows import DONE
 from torchscn.kernels.gpu.small import sweep_small
 from torchscn.kernels.rule import SweepRule
@@ -47,21 +47,36 @@ def triton_sweeps(problem: Problem, rule: SweepRule) -> Result:
         result = triton_sweeps(replace(problem, affine=None), rule)
         return result._replace(codes=problem.finish(result.codes))
     call = _Call(problem, rule)
-    n_iter, mean_iter = call.sweep()
-    if rule.finishes and rule.tol > 0:
-        rounds = call.finish().amax()
-        n_iter, mean_iter = n_iter + rounds, mean_iter + rounds
+    sweeps = call.sweep()
+    rounds = call.finish() if rule.finishes and rule.tol > 0 else None
     codes = call.codes[:, : problem.rhs.shape[1]]
     if isinstance(problem.constraint, Bounds):
         codes = problem.constraint.project(codes)  # what was scaled may have lost digits
-    return Result(codes.contiguous(), call.status == DONE.value, n_iter, mean_iter)
+    counts = _Counts(sweeps, rounds)
+    return Result(codes.contiguous(), call.status == DONE.value, counts, counts)
+
+
+class _Counts:
+    """Iterations, which stay on the device until somebody reads them: as an int, the most; as a float, the mean."""
+
+    def __init__(self, sweeps: Tensor, rounds: Tensor | None):
+        self.sweeps, self.rounds = sweeps, rounds
+
+    def __int__(self) -> int:
+        return int(self.sweeps.amax()) + self._most_rounds()
+
+    def __float__(self) -> float:
+        return float(self.sweeps.float().mean()) + self._most_rounds()
+
+    def _most_rounds(self) -> int:
+        return 0 if self.rounds is None else int(self.rounds.amax())
 
 
 class _Call:
     """The tensors of a problem as the kernels want them, and what they write."""
 
     def __init__(self, problem: Problem, rule: SweepRule):
-        self.rule, self.gram = rule, PreparedGram(problem, rule)
+        self.rule, self.gram = rule, PreparedGram(problem, rule, multiple=BLOCK_OPTIONS["CHUNK"])
         constraint = problem.constraint
         bounds = constraint if isinstance(constraint, Bounds) else None
         self.is_small = problem.rhs.shape[1] <= SMALL and bounds is None
@@ -105,8 +120,8 @@ class _Call:
         # Something must stand in for what a problem does not have.
         return tuple(self.rhs if tensor is None else tensor for tensor in tensors)
 
-    def sweep(self) -> tuple[Tensor, Tensor]:
-        """Sweep over all tiles; returns the most sweeps of a tile, and their mean."""
+    def sweep(self) -> Tensor:
+        """Sweep over all tiles; returns the sweeps of every tile."""
         rule, gram = self.rule, self.gram
         tile = TILES["many" if self.n_signals >= FEW_SIGNALS else "few"]
         n_tiles = math.ceil(self.n_signals / tile["ROWS"])
@@ -135,18 +150,18 @@ class _Call:
             sweep_blocks[(n_tiles,)](
                 self.rhs,
                 gram.scaled,
-                *gram.split(BLOCK_OPTIONS["CHUNK"]),
+                *gram.halves,
                 *about,
                 *self._pointers(*optional),
                 *written,
                 *(self.n_signals, self.n_atoms, gram.width, self.bound_stride, *stopping),
                 **constants | tile | BLOCK_OPTIONS,
             )
-        return sweeps.amax(), sweeps.float().mean()
+        return sweeps
 
     def finish(self) -> Tensor:
         """Take exact steps for the signals that are not done; returns the most rounds of every program."""
-        gram, size = self.gram, max(16, 2 ** math.ceil(math.log2(self.gram.width)))
+        gram, size = self.gram, power_of_two_at_least(self.gram.width)
         most_rounds = _MOST_ROUNDS if self.mask is None else _MOST_ROUNDS_ON_SUPPORT
         n_programs = min(self.n_signals, _MOST_PROGRAMS, max(1, _FINISH_VALUES // size**2))
         factors = torch.empty(n_programs, size, size, device=self.rhs.device)
