@@ -14,6 +14,7 @@ import pytest
 import torchscn
 from torchscn import data
 from torchscn.cli import main, predict, train
+from torchscn.cli.train import spell_out_switches
 from torchscn.training import Interrupted, TrainConfig
 from torchscn.training import train as train_network
 from torchscn.training.config import describe_settings, list_recipes
@@ -384,3 +385,18 @@ def test_ctrl_c_during_imports_is_one_line(module):
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "scn: stopped.\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["train", "digits", "--amp"], ["train", "digits", "--amp", "true"]),
+        (["train", "digits", "--amp", "--lr", "0.1"], ["train", "digits", "--amp", "true", "--lr", "0.1"]),
+        (["train", "digits", "--decay-lam1", "false"], ["train", "digits", "--decay-lam1", "false"]),
+        (["train", "--resume", "--lr"], ["train", "--resume", "--lr"]),
+        (["info", "--amp"], ["info", "--amp"]),
+        ([], []),
+    ],
+)
+def test_switches_need_no_value(typed, meant):
+    assert spell_out_switches(typed) == meant

@@ -19,8 +19,9 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         with quick_ctrl_c():
             from torchscn.cli.commands import app  # here, so that Ctrl-C during this import ends quietly, too
+            from torchscn.cli.train import spell_out_switches
 
-            return app(arguments)
+            return app(spell_out_switches(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:
         say_stopped()
         sys.exit(STOPPED)

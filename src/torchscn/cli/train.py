@@ -13,7 +13,10 @@ from torchscn.cli.display import plain
 from torchscn.cli.messages import naming_flags
 from torchscn.training.config import SettingDescription, describe_settings, list_recipes, load_recipe
 
-__all__ = ["recipes", "train"]
+__all__ = ["recipes", "spell_out_switches", "train"]
+
+
+_SWITCH = "true, false"
 
 
 def train(
@@ -47,7 +50,7 @@ def train(
     quiet
         Print nothing.
     settings
-        Any setting of the recipe, for example --lr 0.05.
+        Any setting of the recipe, for example --lr 0.05 --nesterov.
     """
     config = load_recipe(recipe)
     flags = [setting.name for setting in describe_settings()] + ["data_dir", "run_dir"]
@@ -69,6 +72,22 @@ def train(
     with naming_flags(*flags):
         config.make_model(num_classes=2, in_channels=1)  # an impossible network fails before the data are loaded
         training.train(config, run_dir, data_dir=data_dir, resume=resume, device=device, quiet=quiet)
+
+
+def spell_out_switches(arguments: list[str]) -> list[str]:
+    """The arguments of ``scn train`` with "true" after every setting that is true or false and has no value.
+
+    Example:
+        >>> spell_out_switches(["train", "digits", "--compile", "--flip", "false"])
+        ['train', 'digits', '--compile', 'true', '--flip', 'false']
+    """
+    if arguments[:1] != ["train"]:
+        return arguments
+    switches = {f"--{setting.name.replace('_', '-')}" for setting in describe_settings() if setting.choices == _SWITCH}
+    spelled = []
+    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+        spelled += [argument, "true"] if argument in switches and following.startswith("--") else [argument]
+    return spelled
 
 
 def recipes(name: str | None = None) -> None:

@@ -1,6 +1,7 @@
 """Problems handed to the Triton kernels; nothing is read back from the device."""
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -46,14 +47,20 @@ def triton_sweeps(problem: Problem, rule: SweepRule) -> Result:
     if isinstance(problem.constraint, Bounds) and problem.affine is not None:
         result = triton_sweeps(replace(problem, affine=None), rule)
         return result._replace(codes=problem.finish(result.codes))
-    call = _Call(problem, rule)
-    sweeps = call.sweep()
-    rounds = call.finish() if rule.finishes and rule.tol > 0 else None
+    with _device_of(problem.rhs):
+        call = _Call(problem, rule)
+        sweeps = call.sweep()
+        rounds = call.finish() if rule.finishes and rule.tol > 0 else None
     codes = call.codes[:, : problem.rhs.shape[1]]
     if isinstance(problem.constraint, Bounds):
         codes = problem.constraint.project(codes)  # what was scaled may have lost digits
     counts = _Counts(sweeps, rounds)
     return Result(codes.contiguous(), call.status == DONE.value, counts, counts)
+
+
+def _device_of(rhs: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device, which need not be the one the tensors are on."""
+    return torch.cuda.device(rhs.device) if rhs.is_cuda else nullcontext()
 
 
 class _Counts:
