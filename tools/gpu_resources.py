@@ -56,7 +56,7 @@ class Variant:
 
     kernel: Any
     name: str
-    constraint: int
+    constraint: int | None
     shape: str
     constants: dict[str, Any]
 
@@ -78,7 +78,7 @@ class Variant:
         )
         compiled = triton.compile(source, target=GPUTarget("cuda", device, 32), options=options)
         registers, spilled = _register_use(compiled.asm["cubin"])
-        constraint = _CONSTRAINTS[self.constraint]
+        constraint = "any" if self.constraint is None else _CONSTRAINTS[self.constraint]
         return Needs(device, self.name, constraint, self.shape, registers, spilled, compiled.metadata.shared)
 
 
@@ -114,7 +114,7 @@ def _variants() -> Iterator[Variant]:
     for name, kernel in (("scale_gram", scale_gram), ("set_limits", set_limits)):
         for size in (16, 512):
             options = GRAM_OPTIONS if name == "scale_gram" else {"num_warps": 4, "num_stages": 3}
-            yield Variant(kernel, name, 0, f"up to {size} atoms, 4 warps", options | {"N": size})
+            yield Variant(kernel, name, None, f"up to {size} atoms, 4 warps", options | {"N": size})
     stopping = {"HAS_INIT": False, "BY_BLOCK": True, "STOPS": True, "FINISHES": True}
     for constraint in range(3):
         common = {"CONSTRAINT": constraint, "HAS_SHIFT": constraint != 1, "HAS_AFFINE": False}

@@ -23,16 +23,14 @@ def write_gpu_page(results: Path, page: Path) -> list[Path]:
     Raises:
         ValueError: a file is not a result of ``scn bench gpu``; it is named.
     """
-    resources = make_resource_table(read_record())
-    page.write_text(fill_page(page.read_text(), make_gpu_tables(load_results(results)) | {"resources": resources}))
+    page.write_text(fill_page(page.read_text(), make_gpu_tables(load_results(results))))
     return [page]
 
 
 def make_gpu_tables(results: Sequence[Result]) -> dict[str, str]:
     """The tables as markdown, by the name of their places."""
-    if not results:
-        return {"gpu": NO_MEASUREMENT}
-    return {"gpu": f"{_devices(results)}\n\n{_steps(results)}"}
+    measured = f"{_devices(results)}\n\n{_steps(results)}" if results else NO_MEASUREMENT
+    return {"gpu": measured, "resources": make_resource_table(read_record())}
 
 
 def make_resource_table(found: list[Needs]) -> str:
@@ -43,14 +41,15 @@ def make_resource_table(found: list[Needs]) -> str:
         rows.setdefault((needs.kernel, needs.constraint, needs.shape), {})[needs.device] = needs
     columns = ["kernel", "constraint", "tile", *(f"sm_{device} ({DEVICES[device]})" for device in devices), "shared"]
     cells = [
-        [*name, *(f"{row[d].registers} / {row[d].spilled_bytes}" for d in devices), _kilobytes(row.values())]
+        [*name, *(f"{row[d].registers} / {row[d].spilled_bytes}" for d in devices), _shared(row.values())]
         for name, row in rows.items()
     ]
     return make_table(columns, cells)
 
 
-def _kilobytes(needs: Iterable[Needs]) -> str:
-    return f"{max(one.shared_bytes for one in needs) / 1024:.3g} KB"
+def _shared(needs: Iterable[Needs]) -> str:
+    size = max(one.shared_bytes for one in needs)
+    return f"{size / 1024:.3g} KB" if size >= 1024 else f"{size} B"
 
 
 def _devices(results: Sequence[Result]) -> str:
