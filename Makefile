@@ -9,7 +9,7 @@ help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 test: .venv/ready lint  ## lint, types and tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
 
 demo: .venv/ready  ## the main job: train a small network on the embedded digits, and show what it and a dictionary learn
 	rm -rf demo

@@ -24,7 +24,7 @@ def can_fuse(x: Tensor, *containers: nn.Module) -> bool:
     if is_transformed() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
     watched = torch.nn.modules.module._has_any_global_hook() or not _unwatched(*containers[1:])
-    return type(x) in (Tensor, nn.Parameter) and x.device.type == "cpu" and not watched
+    return type(x) in (Tensor, nn.Parameter) and x.device.type in ("cpu", "cuda") and not watched
 
 
 def run_fused(modules: Sequence[nn.Module], x: Tensor) -> Tensor:
