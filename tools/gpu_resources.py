@@ -115,7 +115,7 @@ def _variants() -> Iterator[Variant]:
         for size in (16, 512):
             options = GRAM_OPTIONS if name == "scale_gram" else {"num_warps": 4, "num_stages": 3}
             yield Variant(kernel, name, None, f"up to {size} atoms, 4 warps", options | {"N": size})
-    stopping = {"HAS_INIT": False, "BY_BLOCK": True, "STOPS": True, "FINISHES": True}
+    stopping = {"BY_BLOCK": True, "STOPS": True, "FINISHES": True}
     for constraint in range(3):
         common = {"CONSTRAINT": constraint, "HAS_SHIFT": constraint != 1, "HAS_AFFINE": False}
         for tile in TILES.values():
@@ -123,7 +123,7 @@ def _variants() -> Iterator[Variant]:
             constants = common | stopping | tile
             if constraint != 2:
                 yield Variant(sweep_small, "small", constraint, shape, constants | SMALL_OPTIONS)
-            yield Variant(sweep_blocks, "blocks", constraint, shape, constants | BLOCK_OPTIONS)
+            yield Variant(sweep_blocks, "blocks", constraint, shape, constants | {"HAS_INIT": False} | BLOCK_OPTIONS)
         for size in (16, 64, 256, 512):
             shape = f"up to {size} atoms, {FINISH_OPTIONS['num_warps']} warps"
             yield Variant(finish_rows, "finish", constraint, shape, common | {"N": size} | FINISH_OPTIONS)

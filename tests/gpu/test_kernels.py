@@ -114,6 +114,13 @@ def test_large_batches_have_larger_tiles(monkeypatch):
     torch.testing.assert_close(solve(problem).codes, small.codes, rtol=0, atol=3 * TOL)
 
 
+def test_one_atom():
+    problem = Problem(torch.tensor([[2.0], [-1.0]]), torch.tensor([[4.0]]))
+    result = solve(problem)
+    assert result.codes.tolist() == [[0.5], [0.0]]
+    assert result.converged.all()
+
+
 @pytest.mark.parametrize("n_atoms", SIZES)
 def test_bad_signals_are_nan_and_alone(n_atoms):
     problem = make_problem(n_atoms)
@@ -145,14 +152,14 @@ def test_sizes_of_signals_and_atoms_do_not_matter(n_atoms):
     problem = make_problem(n_atoms, n_signals=5)
     norms = torch.logspace(-3, 3, n_atoms)
     norms[4] = 0
-    sizes = torch.tensor([1e-25, 1.0, 1e20, 0.0, 1e3])[:, None]
+    sizes = torch.tensor([1e-34, 1.0, 1e34, 0.0, 1e3])[:, None]
     uneven = Problem(problem.rhs * norms * sizes, problem.gram * norms * norms[:, None])
     reference = replace(problem, gram=problem.gram * (norms > 0) * (norms > 0)[:, None], rhs=problem.rhs * (norms > 0))
     result = solve(uneven)
     assert result.converged.all()
     assert not result.codes[3].any()
     assert not result.codes[:, 4].any()
-    relative = result.codes / sizes.clamp(min=1e-30) * norms
+    relative = result.codes / torch.where(sizes > 0, sizes, 1.0) * norms
     expected = exact(reference)
     assert ((relative - expected).norm(dim=1) <= 10 * TOL * expected.norm(dim=1))[[0, 1, 2, 4]].all()
 
@@ -218,18 +225,71 @@ def test_exact_steps_then_scale_and_offset():
     torch.testing.assert_close(solve(replace(problem, affine=affine)).codes, expected)
 
 
-def test_duplicate_atoms_are_not_called_converged_when_they_cancel():
-    """A singular matrix, and a signal whose pull is far smaller than what rounding adds to the codes."""
-    problem = make_problem(9, n_signals=3, lam2=0.0)
-    gram = problem.gram.clone()
-    gram[5], gram[:, 5] = gram[4], gram[:, 4]
-    gram[5, 5] = gram[4, 4]
-    rhs = problem.rhs.clone()
-    rhs[:, 5] = rhs[:, 4]
-    result = solve(Problem(rhs, gram))
-    fit = (result.codes @ gram - rhs).clamp(max=0).abs().amax()
+def test_small_codes_beside_a_large_negative_pull_are_finished():
+    problem = make_problem(10, n_signals=2, n_features=5, lam2=1e-3)
+    rhs = 1e-23 * problem.rhs
+    rhs[:, 7] = -1.0
+    tiny = replace(problem, rhs=rhs)
+    result = solve(tiny, Options(tol=1e-4))
     assert result.converged.all()
-    assert fit <= 10 * TOL * rhs.abs().amax()
+    assert errors(result, tiny).max() <= 1e-3
+
+
+@pytest.mark.parametrize("n_atoms", SIZES)
+def test_a_start_far_off_leaves_no_trace(n_atoms):
+    problem = make_problem(n_atoms)
+    init = 1e4 * signals(9, n_atoms, seed=5).abs().float()
+    result = solve(replace(problem, init=init), Options(tol=1e-5, max_iter=100))
+    assert result.converged.all()
+    assert errors(result, problem).max() <= 1e-4
+
+
+def test_codes_that_cancel_are_not_called_converged():
+    """Two equal atoms, one with a large code, the other with its opposite: nothing says how large."""
+    gram = torch.ones(2, 2)
+    problem = Problem(torch.ones(1, 2), gram, constraint=everything(2))
+    assert solve(problem).converged.all()
+    started = replace(problem, init=torch.tensor([[1e4, -1e4]]))
+    assert not solve(started).converged.any()
+
+
+def everything(n_atoms: int) -> Bounds:
+    """No bounds at all."""
+    infinite = torch.full((n_atoms,), torch.inf)
+    return Bounds(-infinite, infinite, torch.zeros(n_atoms))
+
+
+@pytest.mark.parametrize("kind", ["non_negative", "on_support", "bounds"])
+@pytest.mark.parametrize("n_atoms", SIZES)
+def test_matrices_without_an_optimum_are_not_called_converged(n_atoms, kind):
+    constraint = {"non_negative": NonNegative(), "on_support": OnSupport(torch.ones(2, n_atoms))}.get(kind)
+    gram = torch.eye(n_atoms)
+    gram[0, 1] = gram[1, 0] = 3.0
+    rhs = torch.ones(2, n_atoms)
+    indefinite = Problem(rhs, gram, constraint=constraint or everything(n_atoms))
+    assert not solve(indefinite, Options(tol=TOL, max_iter=60)).converged.any()
+    assert not solve(replace(indefinite, gram=-torch.eye(n_atoms)), Options(tol=TOL, max_iter=3)).converged.any()
+
+
+def test_atoms_lost_to_underflow_are_not_called_converged():
+    D = 1e-23 * random_dictionary(9, 30).float()
+    x = signals(3, 30).float()
+    assert not torchscn.solve(x, D).converged.any()
+
+
+def test_signals_that_do_not_exist_take_no_time():
+    """A tile that is not full, and a shift that would give codes to what is not there."""
+    problem = replace(make_problem(20, n_signals=3), shift=torch.full((20,), -0.1))
+    full = replace(problem, rhs=problem.rhs.repeat(11, 1)[:32])
+    assert int(solve(problem).n_iter) == int(solve(full).n_iter)
+
+
+def test_codes_at_a_bound_are_exactly_there():
+    problem = make_problem(9, "bounds")
+    bounds = problem.constraint
+    found, expected = solve(problem, Options(tol=1e-5)).codes, exact(problem)
+    assert ((expected == bounds.lower) | (expected == bounds.upper)).any()
+    assert torch.equal(bounds.movable(found) > 0, bounds.movable(expected.float()) > 0)
 
 
 def test_nothing_to_solve():

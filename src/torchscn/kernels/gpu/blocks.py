@@ -14,10 +14,12 @@ from torchscn.kernels.gpu.rows import (
     LARGEST,
     ON_SUPPORT,
     UNFINISHED,
+    back_to_bounds,
     excess_of,
     inverse_power_of_two,
     is_slow,
     is_too_long,
+    pull_of,
     settle,
     tile_error,
 )
@@ -26,12 +28,27 @@ __all__ = ["sweep_blocks"]
 
 
 @triton.jit
-def _right_hand_side(rhs_ptr, shift_ptr, inverse_ptr, place, columns, here, HAS_SHIFT: tl.constexpr):
+def _right_hand_side(rhs_ptr, shift_ptr, place, columns, here, HAS_SHIFT: tl.constexpr):
     """Sixteen columns of the right-hand side, the shift subtracted."""
     x = tl.load(rhs_ptr + place, mask=here, other=0.0)
     if HAS_SHIFT:
-        x -= tl.load(shift_ptr + columns)[None, :]
-    return x * tl.load(inverse_ptr + columns)[None, :]
+        x = tl.where(here, x - tl.load(shift_ptr + columns)[None, :], 0.0)
+    return x
+
+
+@triton.jit
+def _bounds(lower_ptr, upper_ptr, norm_ptr, place, columns, here, inverse_size):
+    """Sixteen columns of the bounds, for atoms of unit norm and numbers near 1."""
+    unit = tl.load(norm_ptr + columns)[None, :] * inverse_size[:, None]
+    lower = tl.load(lower_ptr + place, mask=here, other=0.0) * unit
+    return lower, tl.load(upper_ptr + place, mask=here, other=0.0) * unit
+
+
+@triton.jit
+def _start(init_ptr, norm_ptr, place, columns, here, inverse_size):
+    """Sixteen columns of the codes to start from, in the same units."""
+    start = tl.load(init_ptr + place, mask=here, other=0.0)
+    return start * (tl.load(norm_ptr + columns)[None, :] * inverse_size[:, None])
 
 
 @triton.jit
@@ -96,6 +113,7 @@ def sweep_blocks(
     lower_ptr,
     upper_ptr,
     threshold_ptr,
+    norm_ptr,
     scale_ptr,
     offset_ptr,
     codes_ptr,
@@ -130,24 +148,25 @@ def sweep_blocks(
     # A first look at the row: is it finite, and how large is what makes codes?
     poison = tl.zeros([ROWS], tl.float32) + tl.load(limit_ptr + 3)
     size = tl.zeros([ROWS], tl.float32)
+    lost = tl.zeros([ROWS], tl.float32)
     for first in range(0, n_atoms, 16):
         columns = first + sixteen
-        x = _right_hand_side(rhs_ptr, shift_ptr, inverse_ptr, base + columns[None, :], columns, here, HAS_SHIFT)
+        x = _right_hand_side(rhs_ptr, shift_ptr, base + columns[None, :], columns, here, HAS_SHIFT)
         poison += tl.sum(x * 0.0, 1)
+        keep = x
+        lower = x
+        upper = x
+        inverse = tl.load(inverse_ptr + columns)[None, :]
         if CONSTRAINT == ON_SUPPORT:
-            mask = tl.load(mask_ptr + base + columns[None, :], mask=here, other=0.0)
-            pull = tl.where(mask > 0, tl.abs(x), 0.0)
-        elif CONSTRAINT == BOUNDS:
-            bounds = bound_base + columns[None, :]
-            lower = tl.load(lower_ptr + bounds, mask=here, other=0.0)
-            upper = tl.load(upper_ptr + bounds, mask=here, other=0.0)
-            zero = tl.minimum(tl.maximum(tl.zeros([ROWS, 16], tl.float32), lower), upper)
-            up = tl.where(upper > zero, x, 0.0)
-            down = tl.where(lower < zero, -x, 0.0)
-            pull = tl.maximum(tl.maximum(up, down), tl.abs(zero))
-        else:
-            pull = tl.maximum(x, 0.0)
-        size = tl.maximum(size, tl.max(pull, 1))
+            keep = tl.load(mask_ptr + base + columns[None, :], mask=here, other=0.0)
+        if CONSTRAINT == BOUNDS:
+            lower = tl.load(lower_ptr + bound_base + columns[None, :], mask=here, other=0.0)
+            upper = tl.load(upper_ptr + bound_base + columns[None, :], mask=here, other=0.0)
+            forced = tl.abs(tl.minimum(tl.maximum(x * 0.0, lower), upper)) * tl.load(norm_ptr + columns)[None, :]
+            size = tl.maximum(size, tl.max(forced, 1))
+        pull = pull_of(x, keep, lower, upper, CONSTRAINT)
+        lost = tl.maximum(lost, tl.max(tl.where(inverse == 0.0, pull, 0.0), 1))
+        size = tl.maximum(size, tl.max(pull * inverse, 1))
     finite = poison == 0.0
     inverse_size = inverse_power_of_two(tl.where(finite, size, 0.0))
 
@@ -156,18 +175,17 @@ def sweep_blocks(
         if HAS_INIT:
             for first in range(0, n_atoms, 16):
                 columns = first + sixteen
-                start = tl.load(init_ptr + base + columns[None, :], mask=here, other=0.0) * inverse_size[:, None]
+                start = _start(init_ptr, norm_ptr, base + columns[None, :], columns, here, inverse_size)
                 wild = tl.maximum(wild, tl.max(tl.where(tl.abs(start) < LARGEST, 0.0, 1.0), 1))
         for first in range(0, n_atoms, 16):
             columns = first + sixteen
             start = tl.zeros([ROWS, 16], tl.float32)
             if HAS_INIT:
-                start = tl.load(init_ptr + base + columns[None, :], mask=here, other=0.0) * inverse_size[:, None]
+                start = _start(init_ptr, norm_ptr, base + columns[None, :], columns, here, inverse_size)
                 start = tl.where((wild > 0.0)[:, None], 0.0, start)
             if CONSTRAINT == BOUNDS:
-                bounds = bound_base + columns[None, :]
-                lower = tl.load(lower_ptr + bounds, mask=here, other=0.0) * inverse_size[:, None]
-                upper = tl.load(upper_ptr + bounds, mask=here, other=0.0) * inverse_size[:, None]
+                place = bound_base + columns[None, :]
+                lower, upper = _bounds(lower_ptr, upper_ptr, norm_ptr, place, columns, here, inverse_size)
                 start = tl.minimum(tl.maximum(start, lower), upper)
             tl.store(codes_ptr + base + columns[None, :], start, mask=here)
         tl.debug_barrier()
@@ -193,8 +211,8 @@ def sweep_blocks(
             if not STARTED:
                 known = tl.where(sweep == 0, first, n_atoms)
             product = _product(codes_ptr + base, high_ptr, low_ptr, columns, known, here, width, CHUNK, ROWS)
-            x = _right_hand_side(rhs_ptr, shift_ptr, inverse_ptr, base + columns[None, :], columns, here, HAS_SHIFT)
-            x = tl.where(finite[:, None], x, 0.0) * inverse_size[:, None]
+            x = _right_hand_side(rhs_ptr, shift_ptr, base + columns[None, :], columns, here, HAS_SHIFT)
+            x = tl.where(finite[:, None], x, 0.0) * tl.load(inverse_ptr + columns)[None, :] * inverse_size[:, None]
             residual = tl.minimum(tl.maximum(x, -LARGEST), LARGEST) - product
             known_before = here
             if not STARTED:
@@ -207,11 +225,10 @@ def sweep_blocks(
             if CONSTRAINT == ON_SUPPORT:
                 keep = tl.load(mask_ptr + base + columns[None, :], mask=here, other=0.0)
             if CONSTRAINT == BOUNDS:
-                bounds = bound_base + columns[None, :]
-                unit = inverse_size[:, None]
-                lower = tl.load(lower_ptr + bounds, mask=here, other=0.0) * unit
-                upper = tl.load(upper_ptr + bounds, mask=here, other=0.0) * unit
-                threshold = tl.load(threshold_ptr + bounds, mask=here, other=0.0) * unit * relax
+                place = bound_base + columns[None, :]
+                lower, upper = _bounds(lower_ptr, upper_ptr, norm_ptr, place, columns, here, inverse_size)
+                threshold = tl.load(threshold_ptr + place, mask=here, other=0.0) * inverse_size[:, None] * relax
+                threshold = threshold * tl.load(inverse_ptr + columns)[None, :]
             corner_ptr = gram_ptr + first * width + first
             new = _resolve(residual, old, keep, lower, upper, threshold, corner_ptr, width, relax, ROWS, CONSTRAINT)
             tl.store(codes_ptr + base + columns[None, :], new, mask=here)
@@ -253,20 +270,29 @@ def sweep_blocks(
                 gain += tl.sum(codes * product, 1)
                 if CONSTRAINT == BOUNDS:
                     # Codes at a bound are exact, and others may be large because they are.
-                    bounds = bound_base + columns[None, :]
-                    unit = inverse_size[:, None]
-                    above = codes > tl.load(lower_ptr + bounds, mask=here, other=0.0) * unit
-                    below = codes < tl.load(upper_ptr + bounds, mask=here, other=0.0) * unit
+                    place = bound_base + columns[None, :]
+                    lower, upper = _bounds(lower_ptr, upper_ptr, norm_ptr, place, columns, here, inverse_size)
+                    above = codes > lower
+                    below = codes < upper
                     gain += tl.sum(tl.where(above & below, 0.0, energy), 1)
                     energy = tl.where(above & below, energy, 0.0)
                 parts += tl.sum(energy, 1)
             status = tl.where((parts > most * gain) & (status == DONE), BAD, status)
-    status = tl.where(finite, status, BAD)
+        status = tl.where(lost > 0.0, BAD, status)
+    status = tl.where(finite & (tl.load(limit_ptr + 6) + lost * 0.0 > 0.0), status, BAD)
 
+    tl.debug_barrier()
     for first in range(0, n_atoms, 16):
         columns = first + sixteen
-        codes = tl.load(codes_ptr + base + columns[None, :], mask=here, other=0.0)
-        codes = codes / inverse_size[:, None] * tl.load(inverse_ptr + columns)[None, :] + poison[:, None]
+        found = tl.load(codes_ptr + base + columns[None, :], mask=here, other=0.0)
+        codes = found / inverse_size[:, None] * tl.load(inverse_ptr + columns)[None, :]
+        if CONSTRAINT == BOUNDS:
+            place = bound_base + columns[None, :]
+            lower, upper = _bounds(lower_ptr, upper_ptr, norm_ptr, place, columns, here, inverse_size)
+            own_lower = tl.load(lower_ptr + place, mask=here, other=0.0)
+            own_upper = tl.load(upper_ptr + place, mask=here, other=0.0)
+            codes = back_to_bounds(codes, found, lower, upper, own_lower, own_upper)
+        codes += poison[:, None]
         if HAS_AFFINE:
             scale = tl.load(scale_ptr + columns)
             offset = tl.load(offset_ptr + columns)

@@ -16,8 +16,10 @@ from torchscn.kernels.gpu.rows import (
     NON_NEGATIVE,
     ON_SUPPORT,
     UNFINISHED,
+    back_to_bounds,
     inverse_power_of_two,
     is_too_long,
+    pull_of,
     settle,
 )
 
@@ -35,18 +37,16 @@ def _entry(vector, atoms, i):
 
 
 @triton.jit
-def _product(gram_ptr, vector, atoms, width, CHUNK: tl.constexpr, N: tl.constexpr):
-    """The Gram matrix times a vector."""
+def _product(high_ptr, low_ptr, vector, atoms, width, CHUNK: tl.constexpr, N: tl.constexpr):
+    """The Gram matrix, with more digits than one number holds, times a vector."""
     product = tl.zeros([N], tl.float32)
     chunk = tl.arange(0, CHUNK)
     for first in range(0, width, CHUNK):
-        entries = tl.load(
-            gram_ptr + (first + chunk)[:, None] * width + atoms[None, :],
-            mask=(first + chunk < width)[:, None] & (atoms < width)[None, :],
-            other=0.0,
-        )
-        chosen = tl.sum(tl.where((first + chunk)[:, None] == atoms[None, :], vector[None, :], 0.0), 1)
-        product += tl.sum(entries * chosen[:, None], 0)
+        places = (first + chunk)[:, None] * width + atoms[None, :]
+        inside = (first + chunk < width)[:, None] & (atoms < width)[None, :]
+        chosen = tl.sum(tl.where((first + chunk)[:, None] == atoms[None, :], vector[None, :], 0.0), 1)[:, None]
+        product += tl.sum(tl.load(low_ptr + places, mask=inside, other=0.0) * chosen, 0)
+        product += tl.sum(tl.load(high_ptr + places, mask=inside, other=0.0) * chosen, 0)
     return product
 
 
@@ -198,6 +198,8 @@ def _sweep(gram_ptr, own_ptr, codes, residual, keep, lower, upper, threshold, re
 def finish_rows(
     rhs_ptr,
     gram_ptr,
+    high_ptr,
+    low_ptr,
     inverse_ptr,
     own_ptr,
     limit_ptr,
@@ -206,6 +208,7 @@ def finish_rows(
     lower_ptr,
     upper_ptr,
     threshold_ptr,
+    norm_ptr,
     scale_ptr,
     offset_ptr,
     codes_ptr,
@@ -230,37 +233,39 @@ def finish_rows(
     real = atoms < n_atoms
     own_factor_ptr = factor_ptr + program * N * N
     inverse = tl.load(inverse_ptr + atoms, mask=real, other=0.0)
+    norms = tl.load(norm_ptr + atoms, mask=real, other=1.0)
     relax = tl.load(limit_ptr + 5)
     most = tl.load(limit_ptr + 4)
     most_rounds = 0
+    all_rounds = 0
     for row in range(program, n_signals, tl.num_programs(0)):
         if tl.load(status_ptr + row) == UNFINISHED:
             x = tl.load(rhs_ptr + row * n_atoms + atoms, mask=real, other=0.0)
             if HAS_SHIFT:
                 x -= tl.load(shift_ptr + atoms, mask=real, other=0.0)
-            x = x * inverse
             keep = tl.zeros([N], tl.float32)
-            lower = tl.zeros([N], tl.float32)
-            upper = tl.zeros([N], tl.float32) + float("inf")
+            own_lower = tl.zeros([N], tl.float32)
+            own_upper = tl.zeros([N], tl.float32) + float("inf")
             threshold = tl.zeros([N], tl.float32)
             if CONSTRAINT == ON_SUPPORT:
                 keep = tl.load(mask_ptr + row * n_atoms + atoms, mask=real, other=0.0)
-                lower = lower - float("inf")
+                own_lower = own_lower - float("inf")
             if CONSTRAINT == BOUNDS:
                 bounds = row * bound_stride + atoms
-                lower = tl.load(lower_ptr + bounds, mask=real, other=0.0)
-                upper = tl.load(upper_ptr + bounds, mask=real, other=0.0)
-                threshold = tl.load(threshold_ptr + bounds, mask=real, other=0.0)
-            codes = tl.load(codes_ptr + row * n_atoms + atoms, mask=real, other=0.0)
-            codes = codes / tl.where(inverse > 0.0, inverse, 1.0)
+                own_lower = tl.load(lower_ptr + bounds, mask=real, other=0.0)
+                own_upper = tl.load(upper_ptr + bounds, mask=real, other=0.0)
+                threshold = tl.load(threshold_ptr + bounds, mask=real, other=0.0) * inverse
+            codes = tl.load(codes_ptr + row * n_atoms + atoms, mask=real, other=0.0) * norms
             # Numbers near 1: no square of them overflows or vanishes.
-            size = tl.max(tl.maximum(tl.abs(codes), tl.where(tl.abs(x) < LARGEST, tl.abs(x), 0.0)), 0)
-            inverse_size = inverse_power_of_two(size)
-            x = tl.minimum(tl.maximum(x * inverse_size, -LARGEST), LARGEST)
-            lower = lower * inverse_size
-            upper = upper * inverse_size
+            pull = pull_of(x, keep, own_lower, own_upper, CONSTRAINT) * inverse
+            inverse_size = inverse_power_of_two(tl.max(tl.maximum(tl.abs(codes), pull), 0))
+            x = tl.minimum(tl.maximum(x * inverse * inverse_size, -LARGEST), LARGEST)
+            lower = own_lower * norms * inverse_size
+            upper = own_upper * norms * inverse_size
             threshold = threshold * inverse_size
             codes = codes * inverse_size
+            if CONSTRAINT == BOUNDS:
+                codes = tl.minimum(tl.maximum(codes, lower), upper)
 
             rounds = 0
             unfinished = 1
@@ -270,13 +275,13 @@ def finish_rows(
                 # Steps that end at the optimum of a support make sure that this support never comes back; the first
                 # rounds get by without, which is faster.
                 steps_left = tl.where(rounds < HASTY_ROUNDS, HASTY_STEPS, width)
-                residual = x - _product(gram_ptr, codes, atoms, width, CHUNK, N)
+                residual = x - _product(high_ptr, low_ptr, codes, atoms, width, CHUNK, N)
                 while steps_left > 0:
                     codes, stopped = _exact_step(
                         gram_ptr, own_factor_ptr, codes, residual, keep, lower, upper, threshold, inverse,
                         ridge, least_pivot, atoms, width, CHUNK, N, CONSTRAINT,
                     )  # fmt: skip
-                    residual = x - _product(gram_ptr, codes, atoms, width, CHUNK, N)
+                    residual = x - _product(high_ptr, low_ptr, codes, atoms, width, CHUNK, N)
                     steps_left = tl.where(stopped, steps_left - 1, 0)
                 codes, residual, step_squared, part_squared, step_own, code_own = _sweep(
                     gram_ptr, own_ptr, codes, residual, keep, lower, upper, threshold, relax, atoms, width, CONSTRAINT
@@ -288,22 +293,27 @@ def finish_rows(
                     )  # fmt: skip
                 rounds += 1
                 too_long = is_too_long(step_squared, part_squared, step_own, code_own, limit_ptr)
-                stuck = tl.sum(tl.where(codes != before, 1, 0), 0) == 0
-                unfinished = tl.where(too_long, tl.where(stuck, 0, 1), 0)
+                moved = tl.sum(tl.where(codes != before, 1, 0), 0) > 0
+                unfinished = tl.where(too_long & moved & (part_squared < float("inf")), 1, 0)
                 tl.store(status_ptr + row, tl.where(too_long, UNFINISHED, DONE).to(tl.int8))
             most_rounds = tl.maximum(most_rounds, rounds)
+            all_rounds += rounds
 
             if CONSTRAINT != ON_SUPPORT:
                 fixed = tl.where((codes > lower) & (codes < upper), 0.0, 1.0)
-                gain = tl.sum(codes * _product(gram_ptr, codes, atoms, width, CHUNK, N), 0)
+                gain = tl.sum(codes * _product(high_ptr, low_ptr, codes, atoms, width, CHUNK, N), 0)
                 if CONSTRAINT == BOUNDS:
                     gain += tl.sum(fixed * codes * codes, 0)
                     part_squared = tl.sum((1.0 - fixed) * codes * codes, 0)
                 if (most > 0.0) & (part_squared > most * gain):
                     tl.store(status_ptr + row, tl.full((), BAD, tl.int8))
+            found = codes
             codes = codes / inverse_size * inverse
+            if CONSTRAINT == BOUNDS:
+                codes = back_to_bounds(codes, found, lower, upper, own_lower, own_upper)
             if HAS_AFFINE:
                 scale = tl.load(scale_ptr + atoms, mask=real, other=0.0)
                 codes = codes * scale + tl.load(offset_ptr + atoms, mask=real, other=0.0)
             tl.store(codes_ptr + row * n_atoms + atoms, codes, mask=real)
-    tl.store(rounds_ptr + program, most_rounds)
+    tl.store(rounds_ptr + program * 2, most_rounds)
+    tl.store(rounds_ptr + program * 2 + 1, all_rounds)

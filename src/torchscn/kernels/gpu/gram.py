@@ -18,10 +18,17 @@ def _finite(x):
 
 
 @triton.jit
-def _norms(gram_ptr, atoms, n_atoms, ridge):
-    """The norms of atoms, 1 for those without energy, and whether they have any."""
-    energy = _finite(tl.load(gram_ptr + atoms * (n_atoms + 1), mask=atoms < n_atoms, other=0.0)) * (1.0 + ridge)
-    return tl.where(energy > 0.0, tl.sqrt(tl.where(energy > 0.0, energy, 1.0)), 1.0), energy > 0.0
+def _energies(gram_ptr, atoms, n_atoms, ridge):
+    """The diagonal of the matrix."""
+    energy = _finite(tl.load(gram_ptr + atoms * (n_atoms + 1), mask=atoms < n_atoms, other=0.0))
+    return energy.to(tl.float64) * (1.0 + ridge)
+
+
+@triton.jit
+def _norms(energy, least):
+    """The norms of atoms, 1 for those without energy, or with so little that digits are lost to underflow."""
+    has_energy = energy > least
+    return tl.where(has_energy, tl.sqrt(tl.where(has_energy, energy, 1.0)), 1.0), has_energy
 
 
 @triton.jit
@@ -30,6 +37,7 @@ def scale_gram(
     scaled_ptr,
     high_ptr,
     low_ptr,
+    pair_ptr,
     system_ptr,
     ratio_ptr,
     norm_ptr,
@@ -45,56 +53,75 @@ def scale_gram(
 ):
     """Scale atoms to unit norm.
 
-    Writes the matrix, padded with zeros, whole and in halves; the matrix W of ``G error = W step`` for sweeps, in the
-    same units; what turns it into units of codes; norms and inverse norms; and about the matrix: 0, the largest norm of
-    a row; 1, the ratio of the largest norm of an atom to the smallest; 2, NaN if it is not finite; 3, relaxation.
+    Writes the matrix, padded with zeros, and, with more digits, its leading bits and the rest; a pair of it for
+    factorisation, the second with a ridge of rounding size; the matrix W of ``G error = W step`` for sweeps, in these
+    units; what turns it into units of codes; norms and inverse norms; and about the matrix: 0, the largest norm of a
+    row; 1, the ratio of the largest norm of an atom to the smallest; 2, NaN if it is not finite; 3, relaxation; 4,
+    above 0 if its diagonal shows that it is not positive semi-definite.
     """
     atoms = tl.arange(0, N)
     chunk = tl.arange(0, CHUNK)
-    norms, has_energy = _norms(gram_ptr, atoms, n_atoms, ridge)
+    energy = _energies(gram_ptr, atoms, n_atoms, ridge)
+    # As Problem.has_vanishing_code has it.
+    least = tl.maximum(tl.max(energy, 0) * 1.1754944e-38, 9.86e-32)
+    norms, has_energy = _norms(energy, least)
     inverse = tl.where(has_energy, 1.0 / norms, 0.0)
     largest_inverse = tl.max(inverse, 0)
     own = inverse / tl.where(largest_inverse > 0.0, largest_inverse, 1.0)
-    tl.store(norm_ptr + atoms, norms, mask=atoms < n_atoms)
-    tl.store(inverse_ptr + atoms, inverse, mask=atoms < width)
-    tl.store(own_ptr + atoms, own * own, mask=atoms < width)
+    tl.store(norm_ptr + atoms, norms.to(tl.float32), mask=atoms < width)
+    tl.store(inverse_ptr + atoms, inverse.to(tl.float32), mask=atoms < width)
+    tl.store(own_ptr + atoms, (own * own).to(tl.float32), mask=atoms < width)
     unevenness = tl.max(tl.where(has_energy, norms, 0.0), 0) * largest_inverse
+    face = 3.8147e-06 * (n_atoms + 8)  # of rounding size: 32 times the precision of a number, for every atom
 
     overlap = 0.0
     total = 0.0
     poison = 0.0
+    contradictions = tl.sum(tl.where(energy < 0.0, 1.0, 0.0), 0)
     for first in range(0, padded_rows, CHUNK):
         rows = first + chunk
         real = (rows < n_atoms)[:, None] & (atoms < n_atoms)[None, :]
         entries = tl.load(gram_ptr + rows[:, None] * n_atoms + atoms[None, :], mask=real, other=0.0)
         poison += tl.sum(tl.sum(entries * 0.0, 1), 0)
-        row_norms, _ = _norms(gram_ptr, rows, n_atoms, ridge)
+        entries = _finite(entries).to(tl.float64)
+        row_energy = _energies(gram_ptr, rows, n_atoms, ridge)
+        row_norms, row_has_energy = _norms(row_energy, least)
         same = rows[:, None] == atoms[None, :]
-        scaled = _finite(entries) / norms[None, :] / row_norms[:, None]
-        scaled = tl.where(same, tl.where(real, 1.0, 0.0), scaled)
+        # An atom without energy has no product with others, beyond what underflow explains.
+        empty = (row_energy <= 3.95e-31)[:, None] & (same == 0)
+        large = entries * entries > 3.95e-31 * energy[None, :]
+        contradictions += tl.sum(tl.sum(tl.where(empty & large, 1.0, 0.0), 1), 0)
+        exact = entries / norms[None, :] / row_norms[:, None]
+        exact = tl.where(has_energy[None, :] & row_has_energy[:, None], exact, 0.0)
+        exact = tl.where(same, tl.where(real, 1.0, 0.0), exact)
+        scaled = exact.to(tl.float32)
         squares = tl.sum(scaled * scaled, 1)
         overlap = tl.maximum(overlap, tl.max(squares, 0))
         total += tl.sum(squares, 0)
         places = rows[:, None] * width + atoms[None, :]
         inside = (atoms < width)[None, :]
         leading = (scaled.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+        rest = (exact - leading.to(tl.float64)).to(tl.float32)
         tl.store(scaled_ptr + places, scaled, mask=inside & (rows < width)[:, None])
         tl.store(high_ptr + places, leading, mask=inside & (rows < padded_rows)[:, None])
-        tl.store(low_ptr + places, scaled - leading, mask=inside & (rows < padded_rows)[:, None])
-        system_places = rows[:, None] * n_atoms + atoms[None, :]
+        tl.store(low_ptr + places, rest, mask=inside & (rows < padded_rows)[:, None])
+        unpadded = rows[:, None] * n_atoms + atoms[None, :]
+        tl.store(pair_ptr + unpadded, scaled, mask=real)
+        tl.store(pair_ptr + n_atoms * n_atoms + unpadded, tl.where(same, 1.0 + face, scaled), mask=real)
         # The diagonal follows when the relaxation is known.
         above = tl.where(rows[:, None] < atoms[None, :], scaled, 0.0)
-        tl.store(system_ptr + system_places, above, mask=real & (rows[:, None] != atoms[None, :]))
-        tl.store(ratio_ptr + system_places, scaled * 0.0 + 1.0, mask=real)
-        in_codes = norms[None, :] / row_norms[:, None]
-        tl.store(ratio_ptr + n_atoms * n_atoms + system_places, in_codes, mask=real)
+        tl.store(system_ptr + unpadded, above, mask=real & (same == 0))
+        tl.store(ratio_ptr + unpadded, scaled * 0.0 + 1.0, mask=real)
+        in_codes = (norms[None, :] / row_norms[:, None]).to(tl.float32)
+        tl.store(ratio_ptr + n_atoms * n_atoms + unpadded, in_codes, mask=real)
     # As torchscn.kernels.conditioning.relaxation chooses it.
     relax = 1.0 + 0.4 * tl.minimum(tl.maximum(total / n_atoms - 1.0, 0.0), 1.0)
     tl.store(system_ptr + atoms * (n_atoms + 1), 1.0 - 1.0 / relax + tl.zeros([N], tl.float32), mask=atoms < n_atoms)
     tl.store(about_ptr, tl.sqrt(overlap))
-    tl.store(about_ptr + 1, unevenness)
+    tl.store(about_ptr + 1, unevenness.to(tl.float32))
     tl.store(about_ptr + 2, poison)
     tl.store(about_ptr + 3, relax)
+    tl.store(about_ptr + 4, contradictions.to(tl.float32))
 
 
 @triton.jit
@@ -123,7 +150,8 @@ def set_limits(
 
     Writes: 0 and 1, squares of the longest steps allowed, in units of codes and of contributions; 2, the shortest step
     that can be told from none; 3, NaN if the matrix is not finite, else 0; 4, how much codes may cancel each other, 0
-    for any; 5, relaxation. A tolerance of 0 allows no step.
+    for any; 5, relaxation; 6, 1 if the matrix is positive semi-definite, up to rounding, else 0, so that nothing can be
+    said about any code. A tolerance of 0 allows no step.
     """
     atoms = tl.arange(0, N)
     overlap = tl.load(about_ptr)
@@ -151,3 +179,5 @@ def set_limits(
     tl.store(limit_ptr + 3, tl.load(about_ptr + 2))
     tl.store(limit_ptr + 4, tl.where(regular, 0.0, most_cancellation))
     tl.store(limit_ptr + 5, tl.load(about_ptr + 3))
+    convex = (tl.load(info_ptr + 1) == 0) & (tl.load(about_ptr + 4) == 0.0)
+    tl.store(limit_ptr + 6, tl.where(convex, 1.0, 0.0))

@@ -2,8 +2,7 @@
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -44,17 +43,12 @@ def triton_sweeps(problem: Problem, rule: SweepRule) -> Result:
     if problem.rhs.numel() == 0:
         converged = torch.ones(len(problem.rhs), dtype=torch.bool, device=problem.rhs.device)
         return Result(torch.empty_like(problem.rhs), converged, 0, 0.0)
-    if isinstance(problem.constraint, Bounds) and problem.affine is not None:
-        result = triton_sweeps(replace(problem, affine=None), rule)
-        return result._replace(codes=problem.finish(result.codes))
     with _device_of(problem.rhs):
         call = _Call(problem, rule)
         sweeps = call.sweep()
         rounds = call.finish() if rule.finishes and rule.tol > 0 else None
     codes = call.codes[:, : problem.rhs.shape[1]]
-    if isinstance(problem.constraint, Bounds):
-        codes = problem.constraint.project(codes)  # what was scaled may have lost digits
-    counts = _Counts(sweeps, rounds)
+    counts = _Counts(sweeps, rounds, len(codes))
     return Result(codes.contiguous(), call.status == DONE.value, counts, counts)
 
 
@@ -66,17 +60,15 @@ def _device_of(rhs: Tensor) -> AbstractContextManager[Any]:
 class _Counts:
     """Iterations, which stay on the device until somebody reads them: as an int, the most; as a float, the mean."""
 
-    def __init__(self, sweeps: Tensor, rounds: Tensor | None):
-        self.sweeps, self.rounds = sweeps, rounds
+    def __init__(self, sweeps: Tensor, rounds: Tensor | None, n_signals: int):
+        self.sweeps, self.rounds, self.n_signals = sweeps, rounds, n_signals
 
     def __int__(self) -> int:
-        return int(self.sweeps.amax()) + self._most_rounds()
+        return int(self.sweeps.amax()) + (0 if self.rounds is None else int(self.rounds[:, 0].amax()))
 
     def __float__(self) -> float:
-        return float(self.sweeps.float().mean()) + self._most_rounds()
-
-    def _most_rounds(self) -> int:
-        return 0 if self.rounds is None else int(self.rounds.amax())
+        all_rounds = 0.0 if self.rounds is None else float(self.rounds[:, 1].sum())
+        return float(self.sweeps.float().mean()) + all_rounds / self.n_signals
 
 
 class _Call:
@@ -86,35 +78,37 @@ class _Call:
         self.rule, self.gram = rule, PreparedGram(problem, rule, multiple=BLOCK_OPTIONS["CHUNK"])
         constraint = problem.constraint
         bounds = constraint if isinstance(constraint, Bounds) else None
-        self.is_small = problem.rhs.shape[1] <= SMALL and bounds is None
-        # The small kernel takes any number of atoms as it is; blocks are whole.
-        self.extra = 0 if self.is_small else self.gram.width - problem.rhs.shape[1]
+        start = problem.start()
+        # Residuals that are only ever updated keep the rounding errors of a start far off; blocks compute them anew.
+        self.is_small = problem.rhs.shape[1] <= SMALL and bounds is None and start is None
+        self.extra = self.gram.width - problem.rhs.shape[1]
         self.rhs = self._padded(problem.rhs)
         self.n_signals, self.n_atoms = self.rhs.shape
         self.codes = torch.empty_like(self.rhs)
         self.status = torch.empty(self.n_signals, dtype=torch.int8, device=self.rhs.device)
-        shift, affine = problem.shift, problem.affine
-        self.shift = None if shift is None else F.pad(shift, (0, self.gram.width - len(shift)))
-        start = problem.start()
-        self.init = None if start is None else self._padded(start * self.gram.norms)
+        self.shift, self.init = self._padded(problem.shift), self._padded(start)
         self.mask = self._padded(constraint.mask) if isinstance(constraint, OnSupport) else None
-        self.scale = None if affine is None else self._padded(affine.scale)
-        self.offset = None if affine is None else self._padded(affine.offset)
-        self.bounds, self.bound_stride = self._scaled_bounds(bounds)
+        self.scale, self.offset = (self._padded(part) for part in problem.affine or (None, None))
+        self.bounds, self.bound_stride = self._laid_out(bounds)
         self.kind = 1 if self.mask is not None else 0 if bounds is None else 2
 
-    def _padded(self, tensor: Tensor) -> Tensor:
+    @overload
+    def _padded(self, tensor: Tensor) -> Tensor: ...
+    @overload
+    def _padded(self, tensor: None) -> None: ...
+    def _padded(self, tensor: Tensor | None) -> Tensor | None:
+        """The tensor with whole blocks of atoms."""
+        if tensor is None:
+            return None
         return (F.pad(tensor, (0, self.extra)) if self.extra else tensor).contiguous()
 
-    def _scaled_bounds(self, bounds: Bounds | None) -> tuple[list[Tensor | None], int]:
-        """Lower and upper bounds and thresholds for atoms of unit norm, and how far apart those of two signals are."""
+    def _laid_out(self, bounds: Bounds | None) -> tuple[list[Tensor | None], int]:
+        """Lower and upper bounds and thresholds, and how far apart those of two signals are."""
         if bounds is None:
             return [None] * 3, 0
         own_rows = any(tensor.dim() == 2 for tensor in bounds.tensors())
-        shape = (self.n_signals if own_rows else 1, len(self.gram.norms))
-        norms = self.gram.norms
-        scaled = (bounds.lower * norms, bounds.upper * norms, bounds.threshold / norms)
-        return [self._padded(tensor.expand(shape)) for tensor in scaled], self.n_atoms if own_rows else 0
+        shape = (self.n_signals if own_rows else 1, self.n_atoms - self.extra)
+        return [self._padded(tensor.expand(shape)) for tensor in bounds.tensors()], self.n_atoms if own_rows else 0
 
     def _constants(self) -> dict[str, Any]:
         return {
@@ -135,7 +129,6 @@ class _Call:
         sweeps = torch.empty(n_tiles, dtype=torch.int32, device=self.rhs.device)
         stopping = (min(rule.max_iter, 2**31 - 1), rule.tol, gram.affordable)
         constants = self._constants() | {
-            "HAS_INIT": self.init is not None,
             "BY_BLOCK": rule.by_block,
             "STOPS": rule.tol > 0,
             "FINISHES": rule.finishes,
@@ -147,13 +140,13 @@ class _Call:
                 self.rhs,
                 gram.scaled,
                 *about,
-                *self._pointers(self.shift, self.init, self.mask, self.scale, self.offset),
+                *self._pointers(self.shift, self.mask, self.scale, self.offset),
                 *written,
-                *(self.n_signals, self.n_atoms, *stopping),
+                *(self.n_signals, *stopping),
                 **constants | tile | SMALL_OPTIONS,
             )
         else:
-            optional = (self.shift, self.init, self.mask, *self.bounds, self.scale, self.offset)
+            optional = (self.shift, self.init, self.mask, *self.bounds, gram.norms, self.scale, self.offset)
             sweep_blocks[(n_tiles,)](
                 self.rhs,
                 gram.scaled,
@@ -162,21 +155,22 @@ class _Call:
                 *self._pointers(*optional),
                 *written,
                 *(self.n_signals, self.n_atoms, gram.width, self.bound_stride, *stopping),
+                HAS_INIT=self.init is not None,
                 **constants | tile | BLOCK_OPTIONS,
             )
         return sweeps
 
     def finish(self) -> Tensor:
-        """Take exact steps for the signals that are not done; returns the most rounds of every program."""
+        """Take exact steps for the signals that are not done; returns the most and all rounds of every program."""
         gram, size = self.gram, power_of_two_at_least(self.gram.width)
         most_rounds = _MOST_ROUNDS if self.mask is None else _MOST_ROUNDS_ON_SUPPORT
         n_programs = min(self.n_signals, _MOST_PROGRAMS, max(1, _FINISH_VALUES // size**2))
         factors = torch.empty(n_programs, size, size, device=self.rhs.device)
-        rounds = torch.empty(n_programs, dtype=torch.int32, device=self.rhs.device)
+        rounds = torch.empty(n_programs, 2, dtype=torch.int32, device=self.rhs.device)
         finish_rows[(n_programs,)](
             self.rhs,
-            *(gram.scaled, gram.inverse, gram.own, gram.limits),
-            *self._pointers(self.shift, self.mask, *self.bounds, self.scale, self.offset),
+            *(gram.scaled, *gram.halves, gram.inverse, gram.own, gram.limits),
+            *self._pointers(self.shift, self.mask, *self.bounds, gram.norms, self.scale, self.offset),
             *(self.codes, self.status, rounds, factors),
             *(self.n_signals, self.n_atoms, gram.width, self.bound_stride),
             *(min(self.rule.max_iter, most_rounds), gram.face_ridge, gram.least_pivot),

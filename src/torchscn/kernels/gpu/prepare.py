@@ -14,7 +14,7 @@ from torchscn.problem import Problem
 
 __all__ = ["GRAM_OPTIONS", "PreparedGram", "power_of_two_at_least"]
 
-GRAM_OPTIONS = {"CHUNK": 16, "num_warps": 4, "num_stages": 1}
+GRAM_OPTIONS = {"CHUNK": 4, "num_warps": 4, "num_stages": 1}
 _SQUARINGS = 3  # of M'M, whose trace then bounds its largest eigenvalue
 
 
@@ -30,9 +30,9 @@ class PreparedGram:
         width: number of atoms, with padding.
         scaled: ``(width, width)``, unit diagonal.
         halves: the leading bits of every entry, as many as TF32 has, and the rest; more rows of padding.
-        norms: of the atoms, ``(n_atoms,)``; 1 for an atom without energy.
-        inverse: one over them, ``(width,)``; 0 for padding and for atoms without energy, whose codes stay 0.
-        own: the square of what turns contributions into codes, up to a common factor, ``(width,)``.
+        norms: of the atoms, ``(width,)``; 1 for padding and for atoms without energy.
+        inverse: one over them; 0 for padding and for atoms without energy, whose codes stay 0.
+        own: the square of what turns contributions into codes, up to a common factor.
         limits: when a signal is done, and more; see :func:`torchscn.kernels.gpu.gram.set_limits`.
         affordable: sweeps that are not worth an exact step.
         face_ridge: relative addition to the diagonal in exact steps.
@@ -46,40 +46,40 @@ class PreparedGram:
         padded_rows = self.width + -self.width % multiple
         self.scaled = gram.new_empty(self.width, self.width)
         self.halves = gram.new_empty(2, padded_rows, self.width)
-        self.norms = gram.new_empty(n_atoms)
-        self.inverse, self.own = gram.new_empty(2, self.width)
-        system, ratio, about = torch.empty_like(gram), gram.new_empty(2, n_atoms, n_atoms), gram.new_empty(4)
+        self.norms, self.inverse, self.own = gram.new_empty(3, self.width)
+        pair, ratio = gram.new_empty(2, 2, n_atoms, n_atoms)
+        system, about = torch.empty_like(gram), gram.new_empty(5)
         scale_gram[(1,)](
-            *(gram, self.scaled, *self.halves, system, ratio, self.norms, self.inverse, self.own, about),
+            *(gram, self.scaled, *self.halves, pair, system, ratio, self.norms, self.inverse, self.own, about),
             *(n_atoms, self.width, padded_rows, ridge),
             N=power_of_two_at_least(self.width),
             **GRAM_OPTIONS,
         )
-        self.limits = _limits(self.scaled[:n_atoms, :n_atoms], system, ratio, about, rule)
+        self.limits = _limits(pair, system, ratio, about, rule)
         # As in the compiled kernel (cpu/library.cpp).
         self.affordable = 16 + n_atoms / 16
         self.face_ridge = torch.finfo(gram.dtype).eps * (4 + math.sqrt(n_atoms))
         self.least_pivot = 2.5 * (self.face_ridge + ridge) if ridge else self.face_ridge
 
 
-def _limits(scaled: Tensor, system: Tensor, ratio: Tensor, about: Tensor, rule: SweepRule) -> Tensor:
+def _limits(pair: Tensor, system: Tensor, ratio: Tensor, about: Tensor, rule: SweepRule) -> Tensor:
     """The limits of the rule for steps that obey ``G error = W step`` with the matrix W of the system."""
-    factor, info = torch.linalg.cholesky_ex(scaled)
+    factors, info = torch.linalg.cholesky_ex(pair)
     # The error of codes for a step, in units of contributions and of codes.
-    errors = torch.cholesky_solve(system, factor) * ratio
+    errors = torch.cholesky_solve(system, factors[0]) * ratio
     power = errors.mT @ errors
     trace = power.diagonal(dim1=-2, dim2=-1).sum(-1)
     power = power / trace[:, None, None]
     for _ in range(_SQUARINGS):
         power = power @ power
-    limits = scaled.new_empty(6)
+    limits = system.new_empty(7)
     # As in the compiled kernel (cpu/library.cpp): where a tile is judged as a whole, its tolerance holds for that.
     tol = math.inf if rule.by_block and rule.tol > 0 else rule.tol
-    most_cancellation = max(1.25 * rule.tol**2 / torch.finfo(scaled.dtype).eps, 100.0)
+    most_cancellation = max(1.25 * rule.tol**2 / torch.finfo(system.dtype).eps, 100.0)
     set_limits[(1,)](
-        *(power, trace, factor, info, about, limits),
-        *(len(scaled), tol, rule.promise, rule.rounding, most_cancellation),
-        N=power_of_two_at_least(len(scaled)),
+        *(power, trace, factors, info, about, limits),
+        *(len(system), tol, rule.promise, rule.rounding, most_cancellation),
+        N=power_of_two_at_least(len(system)),
     )
     return limits
 

@@ -14,10 +14,12 @@ __all__ = [
     "NON_NEGATIVE",
     "ON_SUPPORT",
     "UNFINISHED",
+    "back_to_bounds",
     "excess_of",
     "inverse_power_of_two",
     "is_slow",
     "is_too_long",
+    "pull_of",
     "settle",
     "tile_error",
 ]
@@ -48,18 +50,51 @@ def settle(moved, keep, lower, upper, threshold, CONSTRAINT: tl.constexpr):
 
 
 @triton.jit
+def pull_of(x, keep, lower, upper, CONSTRAINT: tl.constexpr):
+    """The part of right-hand sides that can make a code, as sizes."""
+    if CONSTRAINT == NON_NEGATIVE:
+        return tl.maximum(x, 0.0)
+    elif CONSTRAINT == ON_SUPPORT:
+        return tl.where(keep > 0, tl.abs(x), 0.0)
+    else:
+        start = tl.minimum(tl.maximum(x * 0.0, lower), upper)
+        up = tl.where(upper > start, x, 0.0)
+        down = tl.where(lower < start, -x, 0.0)
+        return tl.maximum(tl.maximum(up, down), 0.0)
+
+
+@triton.jit
 def inverse_power_of_two(size):
-    """One over the power of two at or below every size; 1 for zero, and for what has no such power."""
+    """One over the power of two at or below every size, or as near as there is one; 1 for zero."""
     power = (size.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
-    # The inverse of the largest powers would be subnormal.
-    usable = (power > 0.0) & (power < 1e37)
-    return tl.where(usable, 1.0 / tl.where(usable, power, 1.0), 1.0)
+    # From 2^-126 to 2^122, so that neither the power nor its inverse is subnormal.
+    power = tl.minimum(tl.maximum(power, 1.1754944e-38), 5.316912e36)
+    return tl.where(size > 0.0, 1.0 / power, 1.0)
+
+
+@triton.jit
+def back_to_bounds(codes, found, lower, upper, own_lower, own_upper):
+    """Codes in their own units: where they were found at a bound they are exactly there, and nowhere beyond it.
+
+    Args:
+        codes: in their own units, up to rounding.
+        found: as they were found.
+        lower, upper: bounds in those units.
+        own_lower, own_upper: bounds in the units of codes.
+    """
+    codes = tl.where(found == upper, own_upper, tl.where(found == lower, own_lower, codes))
+    return tl.minimum(tl.maximum(codes, own_lower), own_upper)
 
 
 @triton.jit
 def is_too_long(step_squared, part_squared, step_own, code_own, limit_ptr):
-    """Whether steps are longer than the limits allow: in units of what codes contribute, and of codes themselves."""
-    return (step_squared > tl.load(limit_ptr + 1) * part_squared) | (step_own > tl.load(limit_ptr) * code_own)
+    """Whether steps are longer than the limits allow: in units of what codes contribute, and of codes themselves.
+
+    So are those whose squares are not finite: no limit says anything about them.
+    """
+    short = (step_squared <= tl.load(limit_ptr + 1) * part_squared) & (step_own <= tl.load(limit_ptr) * code_own)
+    finite = (part_squared < float("inf")) & (code_own < float("inf"))
+    return (short & finite) == 0
 
 
 @triton.jit

@@ -15,11 +15,14 @@ from torchscn.kernels.gpu.rows import (
     inverse_power_of_two,
     is_slow,
     is_too_long,
+    pull_of,
     settle,
     tile_error,
 )
 
 __all__ = ["sweep_small"]
+
+REFRESH = tl.constexpr(32)  # sweeps
 
 
 @triton.jit
@@ -37,11 +40,18 @@ def _after_change(r, change, g, i: tl.constexpr):
 
 
 @triton.jit
-def _right_hand_side(rhs_ptr, shift_ptr, inverse_ptr, place, here, atoms, HAS_SHIFT: tl.constexpr):
+def _right_hand_side(rhs_ptr, shift_ptr, place, here, atoms, HAS_SHIFT: tl.constexpr):
     x = tl.load(rhs_ptr + place, mask=here, other=0.0)
     if HAS_SHIFT:
-        x -= tl.load(shift_ptr + atoms)[None, :]
-    return x * tl.load(inverse_ptr + atoms)[None, :]
+        x = tl.where(here, x - tl.load(shift_ptr + atoms)[None, :], 0.0)
+    return x
+
+
+@triton.jit
+def _scaled(x, inverse_ptr, atoms, finite, inverse_size):
+    """The right-hand side for atoms of unit norm, with numbers near 1."""
+    x = tl.where(finite[:, None], x, 0.0) * tl.load(inverse_ptr + atoms)[None, :]
+    return tl.minimum(tl.maximum(x * inverse_size[:, None], -LARGEST), LARGEST)
 
 
 @triton.jit
@@ -52,7 +62,6 @@ def sweep_small(
     own_ptr,
     limit_ptr,
     shift_ptr,
-    init_ptr,
     mask_ptr,
     scale_ptr,
     offset_ptr,
@@ -60,14 +69,12 @@ def sweep_small(
     status_ptr,
     sweeps_ptr,
     n_signals,
-    n_atoms,
     max_iter,
     tol,
     affordable,
     ROWS: tl.constexpr,
     CONSTRAINT: tl.constexpr,
     HAS_SHIFT: tl.constexpr,
-    HAS_INIT: tl.constexpr,
     HAS_AFFINE: tl.constexpr,
     BY_BLOCK: tl.constexpr,
     STOPS: tl.constexpr,
@@ -77,38 +84,28 @@ def sweep_small(
     rows = tile * ROWS + tl.arange(0, ROWS)
     atoms = tl.arange(0, 16)
     live = rows < n_signals
-    here = live[:, None] & (atoms < n_atoms)[None, :]
-    place = rows[:, None] * n_atoms + atoms[None, :]
+    here = live[:, None]
+    place = rows[:, None] * 16 + atoms[None, :]
 
-    x = _right_hand_side(rhs_ptr, shift_ptr, inverse_ptr, place, here, atoms, HAS_SHIFT)
+    x = _right_hand_side(rhs_ptr, shift_ptr, place, here, atoms, HAS_SHIFT)
     poison = tl.sum(x * 0.0, 1) + tl.load(limit_ptr + 3)
     finite = poison == 0.0
-    x = tl.where(finite[:, None], x, 0.0)
-
-    # Numbers near 1: no square of them overflows or vanishes.
+    mask = x
+    keep = columns16(x, ROWS)
     if CONSTRAINT == ON_SUPPORT:
         mask = tl.load(mask_ptr + place, mask=here, other=0.0)
-        pull = tl.where(mask > 0, tl.abs(x), 0.0)
         keep = columns16(mask, ROWS)
-    else:
-        pull = tl.maximum(x, 0.0)
-    inverse_size = inverse_power_of_two(tl.max(pull, 1))
-    r = columns16(tl.minimum(tl.maximum(x * inverse_size[:, None], -LARGEST), LARGEST), ROWS)
-    if CONSTRAINT != ON_SUPPORT:
-        keep = r
+    inverse = tl.load(inverse_ptr + atoms)[None, :]
+    pull = pull_of(tl.where(finite[:, None], x, 0.0), mask, 0.0, 0.0, CONSTRAINT)
+    lost = tl.max(tl.where(inverse == 0.0, pull, 0.0), 1)
+    # Numbers near 1: no square of them overflows or vanishes.
+    inverse_size = inverse_power_of_two(tl.max(pull * inverse, 1))
+    r = columns16(_scaled(x, inverse_ptr, atoms, finite, inverse_size), ROWS)
+    a = columns16(tl.zeros([ROWS, 16], tl.float32), ROWS)
     g = ()
     for i in tl.static_range(16):
         for m in tl.static_range(i + 1, 16):
             g = g + (tl.load(gram_ptr + i * 16 + m),)
-    start = x * 0.0
-    if HAS_INIT:
-        start = tl.load(init_ptr + place, mask=here, other=0.0) * inverse_size[:, None]
-        wild = tl.max(tl.where(tl.abs(start) < LARGEST, 0.0, 1.0), 1) > 0.0
-        start = tl.where(wild[:, None], 0.0, start)
-    a = columns16(start, ROWS)
-    if HAS_INIT:
-        for i in tl.static_range(16):
-            r = _after_change(r, a[i], g, i)
 
     relax = tl.load(limit_ptr + 5)
     sweep = 0
@@ -120,6 +117,12 @@ def sweep_small(
     step_own = tl.zeros([ROWS], tl.float32)
     code_own = tl.zeros([ROWS], tl.float32)
     while (sweep < max_iter) & (unfinished > 0):
+        if sweep % REFRESH == REFRESH - 1:
+            # Residuals that are only ever updated gather rounding errors.
+            x = _right_hand_side(rhs_ptr, shift_ptr, place, here, atoms, HAS_SHIFT)
+            r = columns16(_scaled(x, inverse_ptr, atoms, finite, inverse_size), ROWS)
+            for i in tl.static_range(16):
+                r = _after_change(r, a[i], g, i)
         step_squared = tl.zeros([ROWS], tl.float32)
         part_squared = tl.zeros([ROWS], tl.float32)
         step_own = tl.zeros([ROWS], tl.float32)
@@ -154,19 +157,19 @@ def sweep_small(
     too_long = is_too_long(step_squared, part_squared, step_own, code_own, limit_ptr)
     status = tl.where(too_long, UNFINISHED, DONE)
     codes = matrix16(a, ROWS)
+    x = _right_hand_side(rhs_ptr, shift_ptr, place, here, atoms, HAS_SHIFT)
     if CONSTRAINT == NON_NEGATIVE:
+        # Where the matrix is singular, codes that cancel each other could be anything.
         most = tl.load(limit_ptr + 4)
-        x = _right_hand_side(rhs_ptr, shift_ptr, inverse_ptr, place, here, atoms, HAS_SHIFT)
-        gain = tl.sum(codes * (x * inverse_size[:, None]), 1)
+        gain = tl.sum(codes * _scaled(x, inverse_ptr, atoms, finite, inverse_size), 1)
         cancels = tl.sum(codes * codes, 1) > tl.where(most > 0.0, most * gain, float("inf"))
         status = tl.where(cancels & (status == DONE), BAD, status)
-    status = tl.where(finite, status, BAD)
+        status = tl.where(lost > 0.0, BAD, status)
+    status = tl.where(finite & (tl.load(limit_ptr + 6) + lost * 0.0 > 0.0), status, BAD)
 
-    inverse = tl.load(inverse_ptr + atoms)
-    codes = codes / inverse_size[:, None] * inverse[None, :] + poison[:, None]
+    codes = codes / inverse_size[:, None] * tl.load(inverse_ptr + atoms)[None, :] + poison[:, None]
     if HAS_AFFINE:
-        scale = tl.load(scale_ptr + atoms, mask=atoms < n_atoms, other=0.0)
-        moved = codes * scale[None, :] + tl.load(offset_ptr + atoms, mask=atoms < n_atoms, other=0.0)[None, :]
+        moved = codes * tl.load(scale_ptr + atoms)[None, :] + tl.load(offset_ptr + atoms)[None, :]
         # Codes that are still to be finished are kept as they are.
         waits = FINISHES & (status == UNFINISHED)
         codes = tl.where(waits[:, None], codes, moved)
