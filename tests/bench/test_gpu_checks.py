@@ -8,7 +8,7 @@ import torch
 
 from torchscn.bench.gpu import checks
 from torchscn.bench.gpu.cases import CheckCase, list_cases
-from torchscn.bench.gpu.checks import check_codes, check_gradients, check_network, list_checks, run_check
+from torchscn.bench.gpu.checks import check_codes, check_gradients, check_network, check_reads, list_checks, run_check
 from torchscn.bench.gpu.judge import Check, are_bit_equal, full_precision, largest_error, run_twice
 from torchscn.bench.gpu.kernel import describe_error, find_kernel_problem, kernel_in_force
 from torchscn.bench.gpu.problems import TWISTS, CheckProblem, exact_codes
@@ -69,7 +69,7 @@ def test_every_kernel_configuration_is_on_the_list():
             found = {place[2:] for place in plain if place[:2] == (n_atoms, constraint)}
             assert found == {(False, "signal"), (False, "block"), (True, "signal"), (True, "block")}
     assert {case.problem.twist for case in cases} == set(TWISTS)
-    assert len(list_checks()) == len(cases) + 1  # no two have the same name
+    assert len(list_checks()) == len(cases) + 2  # no two have the same name
 
 
 @pytest.mark.parametrize("row", [0, 18])
@@ -198,6 +198,38 @@ def test_a_whole_network(monkeypatch, break_solver):
     assert found.error < 5
     break_solver(lambda result, problem: result._replace(codes=1.01 * result.codes), name="auto")
     assert "10 are promised" in run_check("network", check_network, "torch", CPU).problem
+
+
+class PretendedDevice:
+    """The CPU, called a GPU."""
+
+    type = "cuda"
+
+
+def test_reading_back_is_found(monkeypatch):
+    modes = []
+
+    def step(*_):
+        if modes == ["error"]:
+            raise RuntimeError("called a synchronizing CUDA operation")
+
+    monkeypatch.setattr(checks, "_scores_and_gradients", step)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda module, device: module)
+    monkeypatch.setattr(checks, "ImageBatch", lambda batch, size: Movable())
+    assert "synchronizing" in run_check("reads", check_reads, "triton", PretendedDevice()).problem
+    assert modes == ["error", "default"]
+    assert run_check("reads", check_reads, "torch", PretendedDevice()).passed
+
+
+class Movable:
+    """Tensors that can be moved to a pretended device."""
+
+    def make(self):
+        return self, self
+
+    def to(self, device):
+        return self
 
 
 def test_signals_of_large_batches_are_repeated_but_not_in_the_same_places():

@@ -79,7 +79,13 @@ def test_missing_or_old_triton(version, reason, monkeypatch):
         torchscn.sparse_code(torch.ones(2, 4), torch.eye(4))
 
 
-@pytest.mark.parametrize("version", ["3.3.0", "3.10.1", "4.0.0rc1"])
+def test_names_that_do_not_exist(monkeypatch):
+    monkeypatch.setenv("TORCHSCN_KERNEL", "warp")
+    with pytest.raises(ValueError, match=r"TORCHSCN_KERNEL='warp' is not a kernel. Use auto, torch, .*triton"):
+        gpu_kernel()
+
+
+@pytest.mark.parametrize("version", ["3.3.0", "3.10.1", "4.0.0rc1", "4.0rc1"])
 def test_new_triton(version, monkeypatch):
     pretend_version(monkeypatch, version)
     assert why_no_triton() == ""
@@ -135,6 +141,23 @@ def test_old_devices_are_left_to_torch(capability, chosen, monkeypatch):
         assert gpu._is_new_enough(torch.device("cuda")) is chosen
     assert ("Some GPU does not have" in str(caught[0].message)) if caught else chosen
     gpu._is_new_enough.cache_clear()
+
+
+class OnGPU:
+    """What a tensor says of its device."""
+
+    is_cuda = True
+    device = "cuda:0"
+
+
+def test_old_devices_cannot_be_insisted_on(monkeypatch):
+    pretend_version(monkeypatch, "3.7.1")
+    monkeypatch.setattr(gpu, "_is_new_enough", lambda device: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    assert not gpu._is_chosen(OnGPU())
+    monkeypatch.setenv("TORCHSCN_KERNEL", "triton")
+    with pytest.raises(RuntimeError, match=r"need compute capability 8.0, which Some GPU does not have"):
+        gpu._is_chosen(OnGPU())
 
 
 def test_the_cpu_keeps_its_kernel_beside_it(triton):

@@ -1,8 +1,9 @@
 """Kernels that sweep over the atoms: for the CPU (``cpu/``, C++), for CUDA (``gpu/``, Triton), or in plain torch."""
 
 from torchscn.constraints import SumTo
+from torchscn.kernels.choice import KERNELS
 from torchscn.kernels.conditioning import Conditioning, StepLimit
-from torchscn.kernels.cpu import COMPILED_CONSTRAINTS, KERNELS, active_kernel, available_kernels, compiled_sweeps
+from torchscn.kernels.cpu import COMPILED_CONSTRAINTS, active_kernel, available_kernels, compiled_sweeps
 from torchscn.kernels.gpu import gpu_kernel, triton_sweeps_for
 from torchscn.kernels.rule import SweepRule, Sweeps, VanishingAtomError
 from torchscn.kernels.search import torch_active_set

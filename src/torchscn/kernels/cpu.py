@@ -2,7 +2,6 @@
 
 import ctypes
 import functools
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,10 +12,11 @@ import torch
 from torch import Tensor
 
 from torchscn.constraints import Bounds, Constraint, OnSupport, SumTo
+from torchscn.kernels.choice import wanted_kernel
 from torchscn.kernels.rule import NOT_CONVEX, SweepRule, Sweeps, VanishingAtomError
 from torchscn.problem import Problem, Result
 
-__all__ = ["COMPILED_CONSTRAINTS", "KERNELS", "active_kernel", "available_kernels", "compiled_sweeps"]
+__all__ = ["COMPILED_CONSTRAINTS", "active_kernel", "available_kernels", "compiled_sweeps"]
 
 # The numbers of call.h.
 _INTERFACE_VERSION = 4
@@ -31,10 +31,6 @@ _FAILURES = {  # by what scn_solve returns
 
 _NOT_CONVEX = 4
 _UNBOUNDED = 5
-
-_CPU_KERNELS = ("torch", *_ISAS)
-KERNELS = (*_CPU_KERNELS, "triton")
-"""Every kernel ``TORCHSCN_KERNEL`` can name besides ``auto``."""
 
 _PATH = Path(__file__).with_name("_cpu.so")
 _LARGEST_COUNT = 2**63 - 1
@@ -139,7 +135,7 @@ def available_kernels() -> tuple[str, ...]:
         True
     """
     library = _loaded().library
-    return ("torch",) if library is None else _CPU_KERNELS[: library.scn_best_isa() + 2]
+    return ("torch",) if library is None else ("torch", *_ISAS)[: library.scn_best_isa() + 2]
 
 
 def active_kernel() -> str:
@@ -153,7 +149,7 @@ def active_kernel() -> str:
         >>> active_kernel() in available_kernels()
         True
     """
-    return _kernel_named(os.environ.get("TORCHSCN_KERNEL") or "auto")
+    return _kernel_named(wanted_kernel())
 
 
 @functools.cache
@@ -161,8 +157,6 @@ def _kernel_named(wanted: str) -> str:
     available = available_kernels()
     if wanted in ("auto", "triton"):  # the latter is for other devices
         return available[-1]
-    if wanted not in KERNELS:
-        raise ValueError(f"TORCHSCN_KERNEL={wanted!r} is not a kernel. Use auto, {', '.join(KERNELS)}, or unset it.")
     if wanted not in available:
         reason = _loaded().reason or "the processor does not run it"
         raise RuntimeError(

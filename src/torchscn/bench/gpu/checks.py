@@ -19,7 +19,7 @@ from torchscn.options import Options
 from torchscn.problem import Problem, Result
 from torchscn.solvers import SOLVERS
 
-__all__ = ["CheckRun", "check_codes", "check_gradients", "check_network", "list_checks", "run_check"]
+__all__ = ["CheckRun", "check_codes", "check_gradients", "check_network", "check_reads", "list_checks", "run_check"]
 
 CheckRun = Callable[[str, torch.device], Check]
 """Checks something for a kernel, by its name, on a device."""
@@ -27,12 +27,13 @@ CheckRun = Callable[[str, torch.device], Check]
 _LEAST_AGREEING = 0.9  # of the signals, with the exact support
 _NETWORK_TOL = 1e-4
 _EXACT_TOL = 1e-12
+_READS_NOTHING = "a step reads nothing back"
 
 
 def list_checks() -> dict[str, CheckRun]:
     """Every check by its name."""
     checks: dict[str, CheckRun] = {str(case): _checker(case) for case in list_cases()}
-    return checks | {"the trained SCN-1": check_network}
+    return checks | {"the trained SCN-1": check_network, _READS_NOTHING: check_reads}
 
 
 def _checker(case: CheckCase) -> CheckRun:
@@ -133,6 +134,21 @@ def check_network(kernel: str, device: torch.device) -> Check:
     errors = [largest_error(own.cpu().double()[None], exact[None]) for own, exact in zip(first, expected, strict=True)]
     bit_equal = all(are_bit_equal(one, other) for one, other in zip(first, second, strict=True))
     return judge(Check("the trained SCN-1", kernel, bit_equal=bit_equal), max(errors) / _NETWORK_TOL)
+
+
+def check_reads(kernel: str, device: torch.device) -> Check:
+    """That nothing in a step of a network waits for the device; plain torch may, to know when to stop."""
+    if kernel == "triton" and device.type == "cuda":
+        x, labels = (tensor.to(device) for tensor in ImageBatch(batch=8, size=16).make())
+        model = create_model("scn2").to(device)
+        with kernel_in_force(kernel):
+            _scores_and_gradients(model, x, labels)  # what is done once, such as compiling, may wait
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                _scores_and_gradients(model, x, labels)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+    return Check(_READS_NOTHING, kernel)
 
 
 def _scores_and_gradients(model: nn.Module, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,12 +6,14 @@ would crawl, ``rows.py`` and ``columns.py`` hold what they share, and ``prepare.
 
 import functools
 import os
+import re
 import warnings
 from importlib import metadata
 
 import torch
 from torch import Tensor
 
+from torchscn.kernels.choice import wanted_kernel
 from torchscn.kernels.rule import Sweeps
 from torchscn.problem import Problem
 
@@ -20,6 +22,7 @@ __all__ = ["MOST_ATOMS", "gpu_kernel", "triton_sweeps_for", "why_no_triton"]
 MOST_ATOMS = 512
 """Atoms up to which the kernels were compiled and checked."""
 
+_PACKAGES = ("triton", "pytorch-triton", "triton-windows")  # all of them bring the module
 _OLDEST = (3, 3)  # the first Triton with tuples
 _OLDEST_DEVICE = (8, 0)
 _CONSTRAINTS = ("non_negative", "on_support", "bounds")
@@ -48,13 +51,14 @@ def gpu_kernel() -> str:
     """The kernel CUDA tensors are solved with: ``triton``, or ``torch`` where that cannot be used or is not wanted.
 
     Raises:
+        ValueError: ``TORCHSCN_KERNEL`` names no kernel.
         RuntimeError: ``TORCHSCN_KERNEL=triton`` where it cannot run.
 
     Example:
         >>> gpu_kernel() in ("triton", "torch")
         True
     """
-    wanted = _wanted()
+    wanted = wanted_kernel()
     if wanted == "triton" and why_no_triton():
         raise RuntimeError(f"TORCHSCN_KERNEL='triton' is not available here: {why_no_triton()}.")
     return "torch" if wanted == "torch" or why_no_triton() else "triton"
@@ -63,11 +67,10 @@ def gpu_kernel() -> str:
 @functools.cache
 def why_no_triton() -> str:
     """Why CUDA tensors cannot be solved by the Triton kernels in this installation; empty if they can."""
-    try:
-        version = metadata.version("triton")
-    except metadata.PackageNotFoundError:
+    version = next(filter(None, map(_version, _PACKAGES)), None)
+    if version is None:
         return "Triton is not installed (pip install 'torchscn[gpu]')"
-    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST:
         return f"Triton {version} is too old, {'.'.join(map(str, _OLDEST))} or newer is needed"
     if torch.version.hip is not None:
         # Stores of a sweep may not be visible to other waves; nobody has tried.
@@ -75,11 +78,22 @@ def why_no_triton() -> str:
     return ""
 
 
+def _version(package: str) -> str | None:
+    """The version of a package, None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def _is_chosen(rhs: Tensor) -> bool:
     """Whether the kernels are what tensors like this one are to be solved with."""
     if rhs.is_cuda:
-        return gpu_kernel() == "triton" and _is_new_enough(rhs.device)
-    if not rhs.is_cpu or _wanted() != "triton":
+        chosen = gpu_kernel() == "triton" and _is_new_enough(rhs.device)
+        if not chosen and wanted_kernel() == "triton":
+            raise RuntimeError(f"TORCHSCN_KERNEL='triton' is not available here: {_needs_newer(rhs.device)}.")
+        return chosen
+    if not rhs.is_cpu or wanted_kernel() != "triton":
         return False
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError(
@@ -94,12 +108,12 @@ def _is_new_enough(device: torch.device) -> bool:
     """Whether a device can multiply in TF32; without, the kernels would spill their registers."""
     capability = torch.cuda.get_device_capability(device)
     if capability < _OLDEST_DEVICE:
-        _say_once(f"need compute capability 8.0, which {torch.cuda.get_device_name(device)} does not have")
+        _say_once(_needs_newer(device))
     return capability >= _OLDEST_DEVICE
 
 
-def _wanted() -> str:
-    return os.environ.get("TORCHSCN_KERNEL") or "auto"
+def _needs_newer(device: torch.device) -> str:
+    return f"need compute capability 8.0, which {torch.cuda.get_device_name(device)} does not have"
 
 
 @functools.cache
