@@ -105,6 +105,13 @@ def test_tiles_are_judged_as_a_whole(n_atoms, kind):
     assert int(by_block.n_iter) <= int(by_signal.n_iter) + 1
 
 
+def test_a_tile_goes_on_until_it_is_accurate_as_a_whole():
+    """Nearly orthogonal atoms: every signal keeps its promise, ten times the tolerance, after one sweep."""
+    problem = make_problem(9, n_signals=20, n_features=400)
+    codes, expected = solve(problem, Options(tol=0.03, stop="block")).codes, exact(problem)
+    assert (codes - expected).norm() <= 0.03 * expected.norm()
+
+
 def test_large_batches_have_larger_tiles(monkeypatch):
     from torchscn.kernels.gpu import launch
 
@@ -162,6 +169,9 @@ def test_sizes_of_signals_and_atoms_do_not_matter(n_atoms):
     relative = result.codes / torch.where(sizes > 0, sizes, 1.0) * norms
     expected = exact(reference)
     assert ((relative - expected).norm(dim=1) <= 10 * TOL * expected.norm(dim=1))[[0, 1, 2, 4]].all()
+    # In units of codes, too, where the smallest atom counts most.
+    own = torch.where(norms > 0, expected / norms, 0.0)
+    assert ((relative / norms.clamp(min=1e-30) - own).norm(dim=1) <= 10 * TOL * own.norm(dim=1))[[0, 1, 2, 4]].all()
 
 
 @pytest.mark.parametrize(("n_atoms", "kind"), [(9, "non_negative"), (20, "on_support"), (20, "bounds")])
