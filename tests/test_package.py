@@ -34,6 +34,7 @@ LAYERS = [
     "layers",
     "certificates",
     "fusion",
+    "shortcuts",
     "weights",
     "network",
     "models",

@@ -16,6 +16,7 @@ from torchscn.data import Normalization
 from torchscn.fusion import can_fuse, run_fused
 from torchscn.layers import SparseCoding2d
 from torchscn.options import LayerOptions
+from torchscn.shortcuts import make_shortcut
 from torchscn.tensors import laid_out
 from torchscn.weights import TrainedWeights, fill_model
 
@@ -51,7 +52,10 @@ class Bottleneck(nn.Sequential):
         stride: stride of the first of the two.
         order: ``"reduce_expand"`` or ``"expand_reduce"``.
         kind: ``"sparse"``, or ``"conv"`` for the convolutional twin.
-        options: norm, penalties and solver, see :class:`LayerOptions`.
+        options: norm, shortcut, penalties and solver, see :class:`LayerOptions`.
+
+    Attributes:
+        shortcut: what makes of the input what is added to the output, or None.
 
     Example:
         >>> Bottleneck(3, 16, 64)(torch.randn(2, 3, 8, 8)).shape
@@ -70,8 +74,19 @@ class Bottleneck(nn.Sequential):
         options: LayerOptions | None = None,
     ):
         check_choice("order", order, ("reduce_expand", "expand_reduce"))
+        options = options or LayerOptions()
         first, second = (reduce, expand) if order == "reduce_expand" else (expand, reduce)
-        super().__init__(*_make_blocks(in_channels, [Row(kind, first, stride), Row(kind, second)], options))
+        rows = [Row(kind, first, stride), Row(kind, second)]
+        super().__init__(*_make_blocks(in_channels, rows, options))
+        self.shortcut: nn.Module | None = None
+        if options.shortcuts != "none":
+            self.shortcut = make_shortcut(options.shortcuts, in_channels, second, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.shortcut is None:
+            return _run(self, x)
+        added: Tensor = self.shortcut(x)
+        return _run((self[0], self[1]), x) + added
 
 
 class Network(nn.Module):
@@ -81,9 +96,12 @@ class Network(nn.Module):
         table: rows ``(kind, width, stride)``.
         num_classes: outputs of the classifier.
         in_channels: channels of the images.
-        options: norm, penalties and solver, see :class:`LayerOptions`.
+        options: norm, shortcuts, penalties and solver, see :class:`LayerOptions`.
 
     Attributes:
+        blocks: one :class:`CodingBlock` per row; with shortcuts a list, which cannot be called as a whole.
+        shortcuts: the shortcuts around modules, by the number of the module, from 1. A module is two rows. With
+            ``"pooled"`` the first has none.
         classes: names of the classes; None if the network was not trained.
         image_size: height and width of the images it was trained on, or None.
         normalization: how :meth:`preprocess` normalizes images, or None.
@@ -118,23 +136,43 @@ class Network(nn.Module):
         self.classes: tuple[str, ...] | None = None
         self.image_size: tuple[int, int] | None = None
         self.normalization: Normalization | None = None
-        self.blocks = nn.Sequential(*_make_blocks(in_channels, self.table, options))
+        blocks = _make_blocks(in_channels, self.table, options)
+        self.blocks = nn.Sequential(*blocks) if options.shortcuts == "none" else nn.ModuleList(blocks)
         last = self.table[-1].width
         self.norm = _norm(last, options) if options.norm == "before" else nn.Identity()
         self.classifier = nn.Linear(last, num_classes)
         nn.init.normal_(self.classifier.weight, std=1 / last)
         nn.init.zeros_(self.classifier.bias)
+        # Last, so that a seed gives the layers the same weights with and without shortcuts.
+        self.shortcuts = nn.ModuleDict(_make_shortcuts(in_channels, self.table, options.shortcuts))
 
     def forward(self, x: Tensor) -> Tensor:
         self._check_input(x)
         x = laid_out(x, torch.channels_last)
         plain = all(type(block) is CodingBlock for block in self.blocks)
-        if plain and can_fuse(x, self, self.blocks, *self.blocks):
-            x = run_fused([module for block in self.blocks for module in block.children()] + [self.norm], x)
+        fused = plain and can_fuse(x, self, self.blocks, *self.blocks)
+        if isinstance(self.blocks, nn.ModuleList):
+            x = self.norm(self._run_with_shortcuts(x, fused))
+        elif fused:
+            x = run_fused([*_layers(self.blocks), self.norm], x)
         else:
             x = self.norm(self.blocks(x))
         logits: Tensor = self.classifier(x.mean((2, 3)))
         return logits
+
+    def _run_with_shortcuts(self, x: Tensor, fused: bool) -> Tensor:
+        """The output of the last module; one pass can take a layer and its norm only where no shortcut ends between."""
+        blocks = list(self.blocks)
+        for start in range(0, len(blocks), 2):
+            module = blocks[start : start + 2]
+            codes = run_fused(_layers(module), x) if fused else _run(module, x)
+            x = self._add_shortcut(start // 2 + 1, x, codes)
+        return x
+
+    def _add_shortcut(self, number: int, x: Tensor, codes: Tensor) -> Tensor:
+        """The output of a module from its input and what its layers made of that."""
+        key = str(number)
+        return codes + self.shortcuts[key](x) if key in self.shortcuts else codes
 
     def remember(self, normalization: Normalization, classes: Sequence[str], image_size: tuple[int, int]) -> None:
         """Remember what the network was trained on, for :meth:`preprocess` and to name its answers."""
@@ -173,20 +211,18 @@ class Network(nn.Module):
     def forward_features(self, x: Tensor) -> list[Tensor]:
         """The output of every row of the table, in order: the codes of every sparse coding layer.
 
-        A block that you replaced with another module contributes its output.
+        Shortcuts are added after these. A block that you replaced with another module contributes its output.
         """
         self._check_input(x)
         features = []
-        x = laid_out(x, torch.channels_last)
-        for block in self.blocks:
-            if type(block) is not CodingBlock:
-                x = block(x)
-                features.append(x)
-                continue
-            for module in block.children():
+        x = entered = laid_out(x, torch.channels_last)
+        for number, block in enumerate(self.blocks, start=1):
+            for module in block.children() if type(block) is CodingBlock else [block]:
                 x = module(x)
-                if isinstance(module, (SparseCoding2d, nn.ReLU)):
+                if module is block or isinstance(module, (SparseCoding2d, nn.ReLU)):
                     features.append(x)
+            if number % 2 == 0:
+                x = entered = self._add_shortcut(number // 2, entered, x)
         return features
 
     def sparse_layers(self) -> list[tuple[str, SparseCoding2d]]:
@@ -209,10 +245,40 @@ class Network(nn.Module):
             )
 
 
-def _make_blocks(in_channels: int, table: Sequence[Row], options: LayerOptions | None) -> list[CodingBlock]:
+def _make_blocks(in_channels: int, table: Sequence[Row], options: LayerOptions) -> list[CodingBlock]:
     """One block per row, each taking the output of the one before."""
     inputs = [in_channels, *(row.width for row in table[:-1])]
-    return [CodingBlock(n, row, options or LayerOptions()) for n, row in zip(inputs, table, strict=True)]
+    return [CodingBlock(n, row, options) for n, row in zip(inputs, table, strict=True)]
+
+
+def _make_shortcuts(in_channels: int, table: Sequence[Row], kind: str) -> dict[str, nn.Module]:
+    """The shortcut around every two rows, by the number of this module."""
+    if kind == "none":
+        return {}
+    if len(table) % 2:
+        raise ValueError(
+            f"shortcuts={kind!r} go around modules of two rows each; this table has {len(table)} "
+            "row(s). Add or remove one, or use shortcuts='none'."
+        )
+    made: dict[str, nn.Module] = {}
+    for number, (first, second) in enumerate(zip(table[::2], table[1::2], strict=True), start=1):
+        # The first module gets an image, whose few channels would be added to the codes of as many atoms, none of which
+        # has anything to do with them; a projection learns where they belong.
+        if number > 1 or kind == "projected":
+            made[str(number)] = make_shortcut(kind, in_channels, second.width, first.stride * second.stride)
+        in_channels = second.width
+    return made
+
+
+def _layers(blocks: Iterable[nn.Module]) -> list[nn.Module]:
+    """The modules of blocks in the order in which they are called."""
+    return [module for block in blocks for module in block.children()]
+
+
+def _run(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
+    for module in modules:
+        x = module(x)
+    return x
 
 
 def _norm(channels: int, options: LayerOptions) -> nn.BatchNorm2d:

@@ -1,7 +1,7 @@
 """Every option, defined once: its name, default, meaning and rule. Works without torch.
 
 :class:`Options` says how a problem is solved; :class:`CodingOptions` adds the options of a layer, :class:`LayerOptions`
-those of the norm next to it, and :class:`NetworkOptions` the shape of the paper's networks. Each is frozen and checked
+those of norms and shortcuts, and :class:`NetworkOptions` the shape of the paper's networks. Each is frozen and checked
 when it is created, and :meth:`Options.change` is the only place that knows which options belong together.
 """
 
@@ -180,6 +180,12 @@ class LayerOptions(CodingOptions):
         choices=("before", "after"),
     )
     affine: bool = setting(False, "learn scale and bias of the batch norm")
+    shortcuts: str = setting(
+        "none",
+        "add the input of every module of two layers to its output; where shapes differ, average pooling and zeros "
+        '("pooled"), or a learned 1x1 convolution ("projected")',
+        choices=("none", "pooled", "projected"),
+    )
 
 
 N_MODULES = 7  # bottleneck modules of the paper's networks
