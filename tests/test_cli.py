@@ -306,6 +306,7 @@ def test_info_describes_the_machine():
         (["train", "digits", "--epochs", "0"], "--epochs must be a whole number, at least 1; got 0."),
         (["train", "digits", "--max-iter", "few"], "--max-iter takes a whole number; got 'few'."),
         (["train", "digits", "--schedule", "cosin"], "--schedule 'cosin' is not known"),
+        (["train", "digits", "--shortcuts", "pool"], "--shortcuts 'pool' is not known; choose from 'none', 'pooled'"),
         (["train", "digits", "--downsample", "99"], "--downsample must list modules from 1 to 7"),
         (["train", "digits", "--downsample", "4,4"], "--downsample must list modules from 1 to 7, each at most once"),
         (["eval", "scn4-mnist", "--max-iter", "0"], "--max-iter must be a whole number, at least 1; got 0."),

@@ -66,7 +66,8 @@ def create_model(
             given here override the preset; another solver also resets what it chose for its own, see
             :meth:`torchscn.Options.change`.
         options: any of :class:`torchscn.NetworkOptions`: ``stem``, ``width``, ``order`` and ``downsample`` of the
-            paper's table, ``norm`` and ``affine``, penalties, initial values and solver of every sparse coding layer.
+            paper's table, ``norm``, ``affine`` and ``shortcuts``, penalties, initial values and solver of every sparse
+            coding layer.
 
     Example:
         >>> model = create_model("scn1", num_classes=10)

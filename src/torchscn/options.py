@@ -172,7 +172,7 @@ class CodingOptions(Options):
 
 @dataclass(frozen=True)
 class LayerOptions(CodingOptions):
-    """Options shared by all layers of a network; convolutions ignore those of sparse coding."""
+    """Options shared by all layers of a network; convolutions ignore those of sparse coding, layers ``shortcuts``."""
 
     norm: str = setting(
         "before",

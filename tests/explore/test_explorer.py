@@ -334,6 +334,8 @@ def test_only_trained_networks_for_images_are_explored():
     trained.model.classes = None
     with pytest.raises(ValueError, match="was not trained, so it does not know its classes"):
         Explorer(trained)
+    with pytest.raises(TypeError, match="a network with shortcuts is not looked into"):
+        Explorer(small(shortcuts="projected"))
     with pytest.raises(ValueError, match="grey or colour images can be explored; got 4 channels"):
         Explorer(small(channels=4))
 

@@ -15,6 +15,7 @@ from torchscn.cli import main
 from torchscn.inspect import About, inspect_network, slim_and_wide, write_report
 from torchscn.inspect.stages import dissect
 from torchscn.inspect.tiles import as_picture, atom_picture, blank, enlarge, grid
+from torchscn.training import TrainConfig, train
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
@@ -190,6 +191,18 @@ def test_a_twin_that_knows_other_classes(capsys, digits_run, tmp_path):
     code, _, err = call(capsys, "inspect", str(digits_run), "--twin", "scn4-mnist", "--output", str(tmp_path))
     assert code == 1
     assert "the twin does not go with these images: the network looks at images of 1 x 28 x 28" in err
+
+
+def test_shortcuts_are_refused_before_anything_is_done(capsys, digits_run, tmp_path):
+    config = TrainConfig(epochs=1, limit=128, options={"stem": 4, "shortcuts": "pooled"})
+    train(config, tmp_path, quiet=True)
+    refused = "a network with shortcuts is not looked into"
+    code, _, err = call(capsys, "inspect", str(tmp_path))
+    assert (code, err.splitlines()) == (1, [f"scn: {refused}: only layers that follow one another are."])
+    assert not (tmp_path / "inspect").exists()
+    code, _, err = call(capsys, "inspect", str(digits_run), "--twin", str(tmp_path))
+    assert code == 1
+    assert err.startswith(f"scn: the twin cannot be inspected: {refused}")
 
 
 def test_slim_layers_are_narrower_than_their_neighbours():

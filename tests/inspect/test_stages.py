@@ -96,6 +96,18 @@ def test_what_cannot_be_taken_apart_is_refused():
         dissect(uneven)
 
 
+@pytest.mark.parametrize("shortcuts", ["pooled", "projected"])
+def test_shortcuts_are_refused(shortcuts):
+    with pytest.raises(TypeError, match="a network with shortcuts is not looked into"):
+        dissect(create_model("scn1", shortcuts=shortcuts))
+
+
+def test_a_single_module_has_no_pooled_shortcut_and_is_looked_into():
+    network = trained_norms(Network([Row("sparse", 4), Row("conv", 5)], options=LayerOptions(shortcuts="pooled")))
+    x = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close([seen.codes for seen in look(network, x)], network.forward_features(x))
+
+
 @pytest.mark.parametrize(("layer", "error"), [(0, "at least 1"), (15, "from 1 to 14"), (2.5, "whole number")])
 def test_layers_that_do_not_exist(layer, error):
     with pytest.raises((ValueError, TypeError), match=error):

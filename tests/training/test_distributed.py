@@ -23,10 +23,11 @@ from torchscn.training.checkpoint import CheckpointError, load_checkpoint
 from torchscn.training.distributed import Process, synchronize_norms, wrap
 
 
-def network(affine: bool) -> Network:
+def network(affine: bool, shortcuts: str = "none") -> Network:
     torch.manual_seed(0)
-    options = LayerOptions(tol=1e-12, lam2=1e-2, affine=affine)
-    return Network([Row("sparse", 6), Row("sparse", 8, 2), Row("conv", 5)], 4, in_channels=2, options=options).double()
+    options = LayerOptions(tol=1e-12, lam2=1e-2, affine=affine, shortcuts=shortcuts)
+    table = [Row("sparse", 6), Row("sparse", 8, 2), Row("conv", 5), Row("sparse", 9)]
+    return Network(table, 4, in_channels=2, options=options).double()
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,11 +42,13 @@ def gradients(model: torch.nn.Module, replica: torch.nn.Module, x: torch.Tensor,
     return named | {name: value for name, value in model.named_buffers() if "running" in name}
 
 
-def rank_gradients(rank: int, world_size: int, folder: str, affine: bool, compiled: bool = False) -> None:
+def rank_gradients(
+    rank: int, world_size: int, folder: str, affine: bool, compiled: bool = False, shortcuts: str = "none"
+) -> None:
     torch.set_num_threads(1)
     torch.compile = partial(torch.compile, backend="eager")  # traces the network without making code for it
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
-    model = network(affine)
+    model = network(affine, shortcuts)
     replica = wrap(model, Process(rank, world_size), compiled)
     x, labels = batch()
     found = gradients(model, replica, x[rank::world_size], labels[rank::world_size])
@@ -54,10 +57,16 @@ def rank_gradients(rank: int, world_size: int, folder: str, affine: bool, compil
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("affine", "compiled"), [(False, False), (True, False), (True, True)])
-def test_gradients_over_two_ranks_equal_one_process(tmp_path, affine, compiled):
-    mp.spawn(rank_gradients, args=(2, str(tmp_path), affine, compiled), nprocs=2)
-    model = network(affine)
+@pytest.mark.parametrize(
+    ("affine", "compiled", "shortcuts"),
+    [
+        *((False, False, "none"), (True, False, "none"), (True, True, "none")),
+        *((True, False, "pooled"), (False, False, "projected"), (True, True, "projected")),
+    ],
+)
+def test_gradients_over_two_ranks_equal_one_process(tmp_path, affine, compiled, shortcuts):
+    mp.spawn(rank_gradients, args=(2, str(tmp_path), affine, compiled, shortcuts), nprocs=2)
+    model = network(affine, shortcuts)
     expected = gradients(model, model, *batch())
     for rank in range(2):
         found = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)

@@ -88,7 +88,9 @@ def wait_for_middle_of_epoch(folder: Path, epoch: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [[], ["--optimizer", "muon", "--decay-lam1", "false"]])
+@pytest.mark.parametrize(
+    "settings", [[], ["--optimizer", "muon", "--decay-lam1", "false"], ["--shortcuts", "projected"]]
+)
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, settings):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     with running(whole, *settings) as process:
@@ -109,6 +111,27 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, settings):
         for folder in (whole, broken)
     ]
     assert curves[0] == curves[1]
+
+
+@pytest.mark.parametrize("shortcuts", ["pooled", "projected"])
+@pytest.mark.parametrize("optimizer", ["sgd", "muon"])
+def test_a_network_with_shortcuts_is_resumed_exactly(tmp_path, monkeypatch, shortcuts, optimizer):
+    config = QUICK.override({"shortcuts": shortcuts, "optimizer": optimizer, "checkpoint_seconds": 0.0})
+    train(config, tmp_path / "whole", quiet=True)
+    left = iter(range(5))  # an epoch has four steps
+
+    def step(*arguments):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return train_step(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "train_step", step)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "broken", quiet=True)
+    assert load_checkpoint(tmp_path / "broken")[0].position.batch == 1
+    train(config, tmp_path / "broken", resume=True, quiet=True)
+    assert_same_weights(tmp_path / "whole", tmp_path / "broken")
 
 
 def test_learning_rate_of_an_epoch_that_was_resumed_after_its_last_step(tmp_path, monkeypatch):

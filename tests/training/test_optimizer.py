@@ -74,6 +74,15 @@ def test_groups_are_those_that_the_settings_name():
     assert sorted(every) == sorted(map(id, model.parameters()))
 
 
+def test_projections_of_shortcuts_are_moved_like_filters():
+    model = create_model("cnn1", in_channels=1, shortcuts="projected")
+    *_, matrices = make_optimizer(model, TrainConfig(optimizer="muon")).param_groups
+    assert matrices["orthogonal"]
+    assert len(matrices["params"]) == 14 + 3
+    moved = set(map(id, matrices["params"]))
+    assert all(id(model.shortcuts[number].weight) in moved for number in ("1", "4", "6"))
+
+
 def test_rates_follow_the_schedule_together():
     optimizer = make_optimizer(small_model(), TrainConfig(optimizer="muon", lr=0.2, muon_lr=0.01))
     set_rates(optimizer, 0.5)

@@ -88,6 +88,20 @@ def test_trained_model_loads_ready_to_use(tmp_path):
     assert torch.equal(model(x), result.model.eval()(x))
 
 
+@pytest.mark.parametrize("shortcuts", ["pooled", "projected"])
+def test_a_network_with_shortcuts_loads_as_it_was_trained(tmp_path, shortcuts):
+    result = train(QUICK.override({"shortcuts": shortcuts}), tmp_path, quiet=True)
+    assert read_weights(tmp_path / "model.safetensors").about["network"]["shortcuts"] == shortcuts
+    model = load_trained(tmp_path).model
+    x = model.preprocess(data.load("digits", "test").images[:20])
+    assert len(model.shortcuts) == len(result.model.shortcuts) > 0
+    assert torch.equal(model(x), result.model.eval()(x))
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace(shortcuts, "none"))
+    with pytest.raises(ConfigError, match="shortcuts differ"):
+        load_trained(tmp_path)
+
+
 def test_a_trained_network_knows_what_it_was_trained_on(tmp_path):
     model = train(QUICK, tmp_path, quiet=True).model
     images = data.load("digits", "test").images[:4]

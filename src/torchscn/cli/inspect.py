@@ -46,13 +46,14 @@ def inspect(
 
     from torchscn import training
     from torchscn.inspect.canvas import new_figure
-    from torchscn.inspect.findings import inspect_network
+    from torchscn.inspect.findings import check_inspectable, inspect_network
     from torchscn.inspect.report import About, write_report
 
     new_figure(1, 1)  # without matplotlib this fails before anybody waits
     trained = training.load_trained(run)
     other_name = twin or _packaged_twin(trained)
     other = training.load_trained(other_name) if other_name else None
+    check_inspectable(trained.model, None if other is None else other.model)
     test_images, problem = _test_images(trained, data_dir)
     folder = output or (Path(run) / "inspect" if Path(run).is_dir() else Path("inspect") / run)
     if folder.exists() and not folder.is_dir():

@@ -19,7 +19,17 @@ from torchscn.inspect.stages import Look, Stage, dissect, look
 from torchscn.inspect.surveys import Survey, check_images, some_images, survey
 from torchscn.network import Network
 
-__all__ = ["N_IMAGES", "Example", "Findings", "Misled", "Report", "WithImages", "inspect_network", "slim_and_wide"]
+__all__ = [
+    "N_IMAGES",
+    "Example",
+    "Findings",
+    "Misled",
+    "Report",
+    "WithImages",
+    "check_inspectable",
+    "inspect_network",
+    "slim_and_wide",
+]
 
 N_IMAGES = 4000  # images looked at closely; all are used for the error
 N_REBUILT = 32
@@ -110,11 +120,22 @@ def inspect_network(
         n_images: how many images are looked at closely; the error is that of all.
         report: called with what is being done, how much of it is done, and how much there is.
     """
+    check_inspectable(network, twin)
     if images is None:
         return Findings(network, examine(network), None)
     left_out: dict[str, str] = {}
     found = _with_images(network, images, twin, n_images, report or _silent, left_out)
     return Findings(network, examine(network, found.survey, found.certificates), found, left_out)
+
+
+def check_inspectable(network: Network, twin: Network | None = None) -> None:
+    """Refuse networks that cannot be taken apart, before anybody waits for the parts that come first."""
+    dissect(network)
+    if twin is not None:
+        try:
+            dissect(twin)
+        except TypeError as error:
+            raise TypeError(f"the twin cannot be inspected: {error}") from error
 
 
 def slim_and_wide(stages: tuple[Stage, ...]) -> tuple[list[int], list[int]]:

@@ -131,7 +131,7 @@ def dissect(network: Network) -> Anatomy:
     """Take a network apart.
 
     Raises:
-        TypeError: it is not a :class:`torchscn.Network`, or has modules that are not looked into.
+        TypeError: it is not a :class:`torchscn.Network`, has shortcuts, or modules that are not looked into.
 
     Example:
         >>> from torchscn import create_model
@@ -141,6 +141,9 @@ def dissect(network: Network) -> Anatomy:
     """
     if not isinstance(network, Network):
         raise TypeError(f"only a torchscn.Network can be inspected; got {type(network).__name__}.")
+    if network.shortcuts:
+        # Codes after a shortcut are a sum, and nothing in them says which part came which way.
+        raise TypeError("a network with shortcuts is not looked into: only layers that follow one another are.")
     stages: list[Stage] = []
     norm: nn.BatchNorm2d | None = None
     field = Field()
@@ -221,7 +224,7 @@ def undo_norm(norm: nn.BatchNorm2d | None, x: Tensor, *, shift: bool = True) -> 
 def _leaves(network: Network) -> Iterator[tuple[str, nn.Module]]:
     """The modules that do something, in the order in which they do it."""
     for name, module in network.blocks.named_modules(prefix="blocks"):
-        if not isinstance(module, nn.Sequential):
+        if not isinstance(module, (nn.Sequential, nn.ModuleList)):
             yield name, module
     yield "norm", network.norm
 
