@@ -343,7 +343,7 @@ def library_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Non
     """Puts another file in the place of the compiled kernel, as if this process had just started."""
 
     def forget() -> None:
-        for cached in (cpu._loaded, cpu._kernel_named, cpu.compiled_sweeps):
+        for cached in (cpu._loaded, cpu.cpu_kernel, cpu.compiled_sweeps):
             cached.cache_clear()
 
     def put(path: Path) -> None:

@@ -16,7 +16,7 @@ from torchscn.kernels.choice import wanted_kernel
 from torchscn.kernels.rule import NOT_CONVEX, SweepRule, Sweeps, VanishingAtomError
 from torchscn.problem import Problem, Result
 
-__all__ = ["COMPILED_CONSTRAINTS", "active_kernel", "available_kernels", "compiled_sweeps"]
+__all__ = ["COMPILED_CONSTRAINTS", "active_kernel", "available_kernels", "compiled_sweeps", "cpu_kernel"]
 
 # The numbers of call.h.
 _INTERFACE_VERSION = 4
@@ -149,11 +149,12 @@ def active_kernel() -> str:
         >>> active_kernel() in available_kernels()
         True
     """
-    return _kernel_named(wanted_kernel())
+    return cpu_kernel(wanted_kernel())
 
 
 @functools.cache
-def _kernel_named(wanted: str) -> str:
+def cpu_kernel(wanted: str) -> str:
+    """The kernel for CPU tensors if this one is wanted; see :func:`active_kernel`."""
     available = available_kernels()
     if wanted in ("auto", "triton"):  # the latter is for other devices
         return available[-1]
