@@ -15,25 +15,15 @@ from torchscn.kernels.gpu.rows import (
     ON_SUPPORT,
     UNFINISHED,
     back_to_bounds,
-    excess_of,
     inverse_power_of_two,
-    is_slow,
     is_too_long,
+    judge_tile,
     pull_of,
+    right_hand_side,
     settle,
-    tile_error,
 )
 
 __all__ = ["sweep_blocks"]
-
-
-@triton.jit
-def _right_hand_side(rhs_ptr, shift_ptr, place, columns, here, HAS_SHIFT: tl.constexpr):
-    """Sixteen columns of the right-hand side, the shift subtracted."""
-    x = tl.load(rhs_ptr + place, mask=here, other=0.0)
-    if HAS_SHIFT:
-        x = tl.where(here, x - tl.load(shift_ptr + columns)[None, :], 0.0)
-    return x
 
 
 @triton.jit
@@ -151,7 +141,7 @@ def sweep_blocks(
     lost = tl.zeros([ROWS], tl.float32)
     for first in range(0, n_atoms, 16):
         columns = first + sixteen
-        x = _right_hand_side(rhs_ptr, shift_ptr, base + columns[None, :], columns, here, HAS_SHIFT)
+        x = right_hand_side(rhs_ptr, shift_ptr, base + columns[None, :], here, columns, HAS_SHIFT)
         poison += tl.sum(x * 0.0, 1)
         keep = x
         lower = x
@@ -211,7 +201,7 @@ def sweep_blocks(
             if not STARTED:
                 known = tl.where(sweep == 0, first, n_atoms)
             product = _product(codes_ptr + base, high_ptr, low_ptr, columns, known, here, width, CHUNK, ROWS)
-            x = _right_hand_side(rhs_ptr, shift_ptr, base + columns[None, :], columns, here, HAS_SHIFT)
+            x = right_hand_side(rhs_ptr, shift_ptr, base + columns[None, :], here, columns, HAS_SHIFT)
             x = tl.where(finite[:, None], x, 0.0) * tl.load(inverse_ptr + columns)[None, :] * inverse_size[:, None]
             residual = tl.minimum(tl.maximum(x, -LARGEST), LARGEST) - product
             known_before = here
@@ -241,18 +231,10 @@ def sweep_blocks(
             code_own += tl.sum(own * (new * new), 1)
         sweep += 1
         if STOPS:
-            too_long = is_too_long(step_squared, part_squared, step_own, code_own, limit_ptr)
-            more = tl.max(too_long.to(tl.int32), 0)
-            if BY_BLOCK:
-                too_far, step_before = tile_error(step_squared, part_squared, step_before, tol, limit_ptr)
-                more = tl.maximum(more, too_far.to(tl.int32))
-            if FINISHES:
-                excess = excess_of(step_squared, part_squared, step_own, code_own, limit_ptr)
-                excess = tl.max(tl.where(too_long, excess, 0.0), 0)
-                slow = is_slow(excess_before, excess, affordable) & (sweep >= 3)
-                excess_before = excess
-                more = tl.where(slow, 0, more)
-            unfinished = more
+            unfinished, step_before, excess_before = judge_tile(
+                step_squared, part_squared, step_own, code_own, step_before, excess_before,
+                sweep, tol, affordable, limit_ptr, BY_BLOCK, FINISHES,
+            )  # fmt: skip
 
     too_long = is_too_long(step_squared, part_squared, step_own, code_own, limit_ptr)
     status = tl.where(too_long, UNFINISHED, DONE)

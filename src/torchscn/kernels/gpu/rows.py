@@ -15,13 +15,12 @@ __all__ = [
     "ON_SUPPORT",
     "UNFINISHED",
     "back_to_bounds",
-    "excess_of",
     "inverse_power_of_two",
-    "is_slow",
     "is_too_long",
+    "judge_tile",
     "pull_of",
+    "right_hand_side",
     "settle",
-    "tile_error",
 ]
 
 # Constraints.
@@ -98,7 +97,38 @@ def is_too_long(step_squared, part_squared, step_own, code_own, limit_ptr):
 
 
 @triton.jit
-def excess_of(step_squared, part_squared, step_own, code_own, limit_ptr):
+def right_hand_side(rhs_ptr, shift_ptr, place, here, atoms, HAS_SHIFT: tl.constexpr):
+    """Sixteen columns of the right-hand side, the shift subtracted; zero for signals that do not exist."""
+    x = tl.load(rhs_ptr + place, mask=here, other=0.0)
+    if HAS_SHIFT:
+        x = tl.where(here, x - tl.load(shift_ptr + atoms)[None, :], 0.0)
+    return x
+
+
+@triton.jit
+def judge_tile(step_squared, part_squared, step_own, code_own, step_before, excess_before,
+               sweep, tol, affordable, limit_ptr, BY_BLOCK: tl.constexpr, FINISHES: tl.constexpr):  # fmt: skip
+    """Whether a tile needs another sweep, and what the next judgement wants to know about this one.
+
+    It does while a step is too long; by block, also while too much error is left in the tile as a whole; but not where
+    exact steps will be taken and sweeps are slow.
+    """
+    too_long = is_too_long(step_squared, part_squared, step_own, code_own, limit_ptr)
+    unfinished = tl.max(too_long.to(tl.int32), 0)
+    if BY_BLOCK:
+        too_far, step_before = _tile_error(step_squared, part_squared, step_before, tol, limit_ptr)
+        unfinished = tl.maximum(unfinished, too_far.to(tl.int32))
+    if FINISHES:
+        excess = _excess(step_squared, part_squared, step_own, code_own, limit_ptr)
+        excess = tl.max(tl.where(too_long, excess, 0.0), 0)
+        slow = _is_slow(excess_before, excess, affordable) & (sweep >= 3)
+        excess_before = excess
+        unfinished = tl.where(slow, 0, unfinished)
+    return unfinished, step_before, excess_before
+
+
+@triton.jit
+def _excess(step_squared, part_squared, step_own, code_own, limit_ptr):
     """How many times longer than allowed steps are."""
     ratio = step_squared / tl.maximum(tl.load(limit_ptr + 1) * part_squared, 1e-37)
     own_ratio = step_own / tl.maximum(tl.load(limit_ptr) * code_own, 1e-37)
@@ -106,7 +136,7 @@ def excess_of(step_squared, part_squared, step_own, code_own, limit_ptr):
 
 
 @triton.jit
-def tile_error(step_squared, part_squared, step_before, tol, limit_ptr):
+def _tile_error(step_squared, part_squared, step_before, tol, limit_ptr):
     """Whether too much error is left in a tile as a whole, relative to its codes, and the length of its step.
 
     Steps that shrink by a factor r from sweep to sweep will add up to the last one times r / (1 - r); the first sweep
@@ -123,7 +153,7 @@ def tile_error(step_squared, part_squared, step_before, tol, limit_ptr):
 
 
 @triton.jit
-def is_slow(before, now, affordable):
+def _is_slow(before, now, affordable):
     """Whether sweeps that shrink their steps like the last one would take more than what is affordable."""
     # A row whose codes all became zero has an infinite excess; the next sweep will show whether they stay there.
     judged = (now > 1.0) & (now < 1e30)

@@ -11,13 +11,12 @@ from torchscn.kernels.gpu.rows import (
     NON_NEGATIVE,
     ON_SUPPORT,
     UNFINISHED,
-    excess_of,
     inverse_power_of_two,
-    is_slow,
     is_too_long,
+    judge_tile,
     pull_of,
+    right_hand_side,
     settle,
-    tile_error,
 )
 
 __all__ = ["sweep_small"]
@@ -37,14 +36,6 @@ def _after_change(r, change, g, i: tl.constexpr):
         else:
             following = following + (r[m] - change * g[i * 15 - i * (i - 1) // 2 + m - i - 1],)
     return following
-
-
-@triton.jit
-def _right_hand_side(rhs_ptr, shift_ptr, place, here, atoms, HAS_SHIFT: tl.constexpr):
-    x = tl.load(rhs_ptr + place, mask=here, other=0.0)
-    if HAS_SHIFT:
-        x = tl.where(here, x - tl.load(shift_ptr + atoms)[None, :], 0.0)
-    return x
 
 
 @triton.jit
@@ -87,7 +78,7 @@ def sweep_small(
     here = live[:, None]
     place = rows[:, None] * 16 + atoms[None, :]
 
-    x = _right_hand_side(rhs_ptr, shift_ptr, place, here, atoms, HAS_SHIFT)
+    x = right_hand_side(rhs_ptr, shift_ptr, place, here, atoms, HAS_SHIFT)
     poison = tl.sum(x * 0.0, 1) + tl.load(limit_ptr + 3)
     finite = poison == 0.0
     mask = x
@@ -119,7 +110,7 @@ def sweep_small(
     while (sweep < max_iter) & (unfinished > 0):
         if sweep % REFRESH == REFRESH - 1:
             # Residuals that are only ever updated gather rounding errors.
-            x = _right_hand_side(rhs_ptr, shift_ptr, place, here, atoms, HAS_SHIFT)
+            x = right_hand_side(rhs_ptr, shift_ptr, place, here, atoms, HAS_SHIFT)
             r = columns16(_scaled(x, inverse_ptr, atoms, finite, inverse_size), ROWS)
             for i in tl.static_range(16):
                 r = _after_change(r, a[i], g, i)
@@ -141,23 +132,15 @@ def sweep_small(
         a = fresh
         sweep += 1
         if STOPS:
-            too_long = is_too_long(step_squared, part_squared, step_own, code_own, limit_ptr)
-            more = tl.max(too_long.to(tl.int32), 0)
-            if BY_BLOCK:
-                too_far, step_before = tile_error(step_squared, part_squared, step_before, tol, limit_ptr)
-                more = tl.maximum(more, too_far.to(tl.int32))
-            if FINISHES:
-                excess = excess_of(step_squared, part_squared, step_own, code_own, limit_ptr)
-                excess = tl.max(tl.where(too_long, excess, 0.0), 0)
-                slow = is_slow(excess_before, excess, affordable) & (sweep >= 3)
-                excess_before = excess
-                more = tl.where(slow, 0, more)
-            unfinished = more
+            unfinished, step_before, excess_before = judge_tile(
+                step_squared, part_squared, step_own, code_own, step_before, excess_before,
+                sweep, tol, affordable, limit_ptr, BY_BLOCK, FINISHES,
+            )  # fmt: skip
 
     too_long = is_too_long(step_squared, part_squared, step_own, code_own, limit_ptr)
     status = tl.where(too_long, UNFINISHED, DONE)
     codes = matrix16(a, ROWS)
-    x = _right_hand_side(rhs_ptr, shift_ptr, place, here, atoms, HAS_SHIFT)
+    x = right_hand_side(rhs_ptr, shift_ptr, place, here, atoms, HAS_SHIFT)
     if CONSTRAINT == NON_NEGATIVE:
         # Where the matrix is singular, codes that cancel each other could be anything.
         most = tl.load(limit_ptr + 4)
