@@ -22,6 +22,7 @@ def test_run_folders_and_records_find_their_keys():
         "threads",
         "world_size",
         "kernel",
+        "gpu_kernel",
         "command",
     ]
     assert described["torchscn"] == torchscn.__version__

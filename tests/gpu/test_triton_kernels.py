@@ -333,7 +333,7 @@ def test_gradients_agree_with_the_cpu(n_atoms):
 @pytest.mark.slow
 def test_whole_network():
     """The trained SCN-1 on one small image: scores, and gradients of all weights."""
-    model = torchscn.create_model("scn1", pretrained="cifar10", downsample=()).eval()
+    model = torchscn.create_model("scn1", pretrained="cifar10")
     x = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(0))
 
     def scores_and_gradients() -> tuple[Tensor, Tensor]:
