@@ -7,5 +7,6 @@ import os
 # this when it is imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Without Triton, modules of kernels cannot be imported in search of examples.
-collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["src/torchscn/kernels/gpu/[!_]*.py"]
+# Without Triton, what imports it cannot be searched for examples.
+_NEED_TRITON = ["src/torchscn/kernels/gpu/[!_]*.py", "tests/gpu/fake_cuda.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("triton") else _NEED_TRITON
