@@ -95,6 +95,25 @@ def test_every_signal_keeps_the_promise(n_atoms, kind):
     assert 0 < float(result.mean_iter) <= int(result.n_iter)
 
 
+def test_short_steps_are_not_taken_for_accuracy():
+    """Atoms that overlap much, so that sweeps crawl: their steps are short long before the codes are right."""
+    problem = make_problem(9, n_signals=3)
+    gram = 0.02 * problem.gram + torch.ones(9, 9)
+    crawling = Problem(problem.rhs, gram, constraint=OnSupport(torch.ones(3, 9)))
+    result = solve(crawling, Options(tol=0.04, max_iter=30))
+    assert errors(result, crawling).max() > 0.4
+    assert not result.converged.any()
+
+
+def test_codes_of_small_atoms_count_as_much_as_their_size():
+    """An atom a thousand times shorter than its neighbour, which it overlaps, with a code as large."""
+    D = torch.tensor([[1.0, 0.0], [0.8e-3, 0.6e-3]])
+    gram = D @ D.mT
+    result = solve(Problem(torch.ones(1, 2) @ gram, gram), Options(tol=1e-2, max_iter=100))
+    assert result.converged.all()
+    assert (result.codes - 1).norm() <= 0.1 * 2**0.5
+
+
 @pytest.mark.parametrize(("n_atoms", "kind"), [(9, "non_negative"), (20, "on_support")])
 def test_tiles_are_judged_as_a_whole(n_atoms, kind):
     problem = make_problem(n_atoms, kind)
