@@ -13,7 +13,7 @@ __all__ = ["make_gpu_tables", "make_resource_table", "write_gpu_page"]
 
 NO_MEASUREMENT = (
     "No measurement has arrived yet, and none of us has a GPU: how fast the kernels are on one is not known.\n"
-    "`scn bench gpu` finds out in about two minutes and writes a file; please send it to the authors."
+    "`scn bench gpu` finds out and writes a file; please send it to the authors."
 )
 
 

@@ -27,7 +27,7 @@ def bench(
     ----------
     suite
         solvers, nnls, layers, networks, scaling, memory, or all; or gpu: check the kernels on a CUDA device against
-        float64, then measure whole networks there (about two minutes).
+        float64, then measure whole networks there.
     rounds
         Rounds in which the competitors take turns; the best time of each counts.
     threads

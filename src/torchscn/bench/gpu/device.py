@@ -1,6 +1,5 @@
 """The GPU, and the software that runs on it."""
 
-import importlib
 import shutil
 import subprocess
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 
 from torchscn.environment import describe_environment
+from torchscn.kernels.gpu import triton_version
 
 __all__ = ["describe_device", "describe_versions", "find_device"]
 
@@ -48,19 +48,12 @@ def describe_versions() -> dict[str, str]:
         "torchscn": environment["torchscn"],
         "commit": environment["commit"] or _UNKNOWN,
         "torch": environment["torch"],
-        "triton": _triton(),
+        "triton": triton_version() or "none",
         "cuda": torch.version.cuda or f"HIP {torch.version.hip}",  # AMD's
         "driver": _driver(),
         "python": environment["python"],
         "system": environment["machine"],
     }
-
-
-def _triton() -> str:
-    try:
-        return str(importlib.import_module("triton").__version__)
-    except Exception:  # missing, or broken in any way
-        return "none"
 
 
 def _driver() -> str:

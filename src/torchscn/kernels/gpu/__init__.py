@@ -1,7 +1,8 @@
 """Triton kernels for CUDA devices: when they can be used. Works without Triton, which only :mod:`.launch` needs.
 
 ``small.py`` and ``blocks.py`` sweep over up to 16 atoms and over more, ``finish.py`` takes exact steps where sweeps
-would crawl, ``rows.py`` and ``columns.py`` hold what they share, and ``prepare.py`` lays out the Gram matrix.
+would crawl, ``rows.py`` and ``columns.py`` hold what they share, and ``gram.py`` and ``prepare.py`` make the Gram
+matrix ready.
 """
 
 import functools
@@ -17,7 +18,7 @@ from torchscn.kernels.choice import wanted_kernel
 from torchscn.kernels.rule import Sweeps
 from torchscn.problem import Problem
 
-__all__ = ["MOST_ATOMS", "gpu_kernel", "triton_sweeps_for", "why_no_triton"]
+__all__ = ["MOST_ATOMS", "gpu_kernel", "triton_sweeps_for", "triton_version", "why_no_triton"]
 
 MOST_ATOMS = 512
 """Atoms up to which the kernels were compiled and checked."""
@@ -67,7 +68,7 @@ def gpu_kernel() -> str:
 @functools.cache
 def why_no_triton() -> str:
     """Why CUDA tensors cannot be solved by the Triton kernels in this installation; empty if they can."""
-    version = next(filter(None, map(_version, _PACKAGES)), None)
+    version = triton_version()
     if version is None:
         return "Triton is not installed (pip install 'torchscn[gpu]')"
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST:
@@ -76,6 +77,11 @@ def why_no_triton() -> str:
         # Stores of a sweep may not be visible to other waves; nobody has tried.
         return "the kernels were not tried on AMD devices"
     return ""
+
+
+def triton_version() -> str | None:
+    """The version of Triton, None if it is not installed."""
+    return next(filter(None, map(_version, _PACKAGES)), None)
 
 
 def _version(package: str) -> str | None:

@@ -126,7 +126,7 @@ def sweep_blocks(
     STOPS: tl.constexpr,
     FINISHES: tl.constexpr,
 ):
-    STARTED: tl.constexpr = HAS_INIT or CONSTRAINT == 2
+    STARTED: tl.constexpr = HAS_INIT or CONSTRAINT == BOUNDS
     tile = tl.program_id(0).to(tl.int64)
     rows = tile * ROWS + tl.arange(0, ROWS)
     live = rows < n_signals

@@ -12,7 +12,7 @@ from torchscn.constraints import Bounds, OnSupport
 from torchscn.kernels.gpu.blocks import sweep_blocks
 from torchscn.kernels.gpu.finish import finish_rows
 from torchscn.kernels.gpu.prepare import PreparedGram, power_of_two_at_least
-from torchscn.kernels.gpu.rows import DONE
+from torchscn.kernels.gpu.rows import BOUNDS, DONE, NON_NEGATIVE, ON_SUPPORT
 from torchscn.kernels.gpu.small import sweep_small
 from torchscn.kernels.rule import SweepRule
 from torchscn.problem import Problem, Result
@@ -90,7 +90,7 @@ class _Call:
         self.mask = self._padded(constraint.mask) if isinstance(constraint, OnSupport) else None
         self.scale, self.offset = (self._padded(part) for part in problem.affine or (None, None))
         self.bounds, self.bound_stride = self._laid_out(bounds)
-        self.kind = 1 if self.mask is not None else 0 if bounds is None else 2
+        self.kind = (ON_SUPPORT if self.mask is not None else NON_NEGATIVE if bounds is None else BOUNDS).value
 
     @overload
     def _padded(self, tensor: Tensor) -> Tensor: ...

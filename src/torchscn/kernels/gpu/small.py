@@ -21,7 +21,7 @@ from torchscn.kernels.gpu.rows import (
 
 __all__ = ["sweep_small"]
 
-REFRESH = tl.constexpr(32)  # sweeps
+REFRESH = tl.constexpr(32)  # sweeps after which residuals are computed anew
 
 
 @triton.jit
