@@ -4,6 +4,7 @@ import io
 import json
 import socket
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -356,3 +357,16 @@ def test_requests_are_answered_while_a_browser_opens(running):
     serve(other, browse)
     assert seen == [200]
     assert other.socket.fileno() == -1  # closed
+
+
+def test_the_end_waits_for_open_connections():
+    """A thread that still answers while Python ends can bring the process down with it."""
+    running = make_server(Explorer(small()))
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    before = set(threading.enumerate())
+    with socket.create_connection(("127.0.0.1", running.server_port)):
+        while not (answering := set(threading.enumerate()) - before):
+            time.sleep(0.01)
+        running.shutdown()
+        running.server_close()
+        assert not any(thread.is_alive() for thread in answering)

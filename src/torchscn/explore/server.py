@@ -5,6 +5,7 @@ Any page in a browser can send requests to a server on the same machine. So this
 """
 
 import json
+import socket
 import socketserver
 import sys
 import threading
@@ -25,6 +26,7 @@ __all__ = ["ExploreServer", "make_server", "serve"]
 
 ADDRESS = "127.0.0.1"
 PATIENCE = 20.0  # seconds to wait for a client that is slow, or has nothing to say
+LAST_ANSWER = 5.0  # seconds to wait for an answer in the making at the end
 LARGEST_JSON = 2**20
 LARGEST_IMAGE = 16 * 2**20
 JSON = "application/json"
@@ -42,11 +44,10 @@ HEADERS = {
 class ExploreServer(ThreadingHTTPServer):
     """A server that knows its explorer, page and address."""
 
-    daemon_threads = True  # an open connection does not keep the program from ending
-
     def __init__(self, explorer: Explorer, port: int = 0):
         self.explorer = explorer
         self.page = resources.files("torchscn.explore").joinpath("page.html").read_bytes()
+        self._open: dict[socket.socket, threading.Thread] = {}  # connections, each with the thread that answers it
         super().__init__((ADDRESS, port), Handler)
 
     def server_bind(self) -> None:
@@ -61,6 +62,25 @@ class ExploreServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://{self.hosts[0]}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        arguments = (request, client_address)
+        # A daemon: an answer that never ends does not keep the program from ending.
+        thread = threading.Thread(target=self.process_request_thread, args=arguments, daemon=True)
+        self._open[request] = thread
+        thread.start()
+
+    def close_request(self, request: Any) -> None:
+        super().close_request(request)
+        self._open.pop(request, None)
+
+    def server_close(self) -> None:
+        """Also end the connections: a thread that still runs when Python ends can take the whole process down."""
+        super().server_close()
+        for request, thread in list(self._open.items()):
+            with suppress(OSError):  # it has just been closed
+                request.shutdown(socket.SHUT_RDWR)
+            thread.join(LAST_ANSWER)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away in the middle is nothing to report."""
@@ -104,8 +124,16 @@ def serve(server: ExploreServer, ready: Callable[[], None] | None = None) -> Non
     """
     if ready is not None:
         threading.Thread(target=ready, daemon=True).start()
-    with server, suppress(KeyboardInterrupt):
-        server.serve_forever()
+    # In a thread of its own: Ctrl-C strikes the main thread anywhere, and would close a connection under its answer.
+    answering = threading.Thread(target=server.serve_forever, daemon=True)
+    with server:
+        with suppress(KeyboardInterrupt):
+            answering.start()
+            while answering.is_alive():
+                answering.join(1.0)  # on Windows, Ctrl-C is noticed only between two waits
+        if answering.ident is not None:  # it has begun
+            server.shutdown()
+            answering.join()
 
 
 def report(error: BaseException | None) -> None:
