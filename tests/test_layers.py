@@ -125,6 +125,21 @@ def test_projection_keeps_lam1_non_negative(make, per_atom):
     assert (model[0].lam1 < 0).any()
 
 
+def test_projection_bounds_the_norm_of_atoms():
+    layer = SparseCoding2d(3, 5)
+    with torch.no_grad():
+        layer.dictionary[0] *= 100
+        layer.dictionary[1] *= 1e-3
+    before = layer.dictionary.detach().clone()
+    torchscn.project_atoms(nn.Sequential(layer, nn.Linear(2, 2)), max_norm=2.0)
+    assert layer.dictionary[0].norm().item() == pytest.approx(2.0, rel=1e-5)
+    torch.testing.assert_close(layer.dictionary[0] / 2, before[0] / before[0].norm())
+    assert torch.equal(layer.dictionary[1:], before[1:])
+    for bad in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="max_norm must be above 0"):
+            torchscn.project_atoms(layer, bad)
+
+
 def test_negative_lam1_counts_as_zero():
     layer = SparseCoding(6, 5)
     x = torch.rand(20, 6)

@@ -16,6 +16,7 @@ from torchscn.layers import SparseCoding as SparseCoding
 from torchscn.layers import SparseCoding1d as SparseCoding1d
 from torchscn.layers import SparseCoding2d as SparseCoding2d
 from torchscn.layers import attach_projection as attach_projection
+from torchscn.layers import project_atoms as project_atoms
 from torchscn.layers import project_lam1 as project_lam1
 from torchscn.least_squares import nnls as nnls
 from torchscn.models import create_model as create_model

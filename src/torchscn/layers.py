@@ -20,7 +20,15 @@ from torchscn.problem import Affine, Solution
 from torchscn.solvers import SOLVERS
 from torchscn.tensors import check_tensor
 
-__all__ = ["CodingLayer", "SparseCoding", "SparseCoding1d", "SparseCoding2d", "attach_projection", "project_lam1"]
+__all__ = [
+    "CodingLayer",
+    "SparseCoding",
+    "SparseCoding1d",
+    "SparseCoding2d",
+    "attach_projection",
+    "project_atoms",
+    "project_lam1",
+]
 
 T = TypeVar("T")
 
@@ -345,8 +353,31 @@ def project_lam1(model: nn.Module) -> None:
                 module.lam1.clamp_(min=0)
 
 
-def attach_projection(optimizer: Optimizer, model: nn.Module) -> RemovableHandle:
-    """Call :func:`project_lam1` on ``model`` after every ``optimizer.step()``.
+def project_atoms(model: nn.Module, max_norm: float) -> None:
+    """Scale the atoms of every sparse coding layer in ``model`` with a larger norm down to ``max_norm``, in place.
+
+    Example:
+        >>> layer = SparseCoding(4, 2)
+        >>> _ = layer.dictionary.data.copy_(torch.tensor([[3.0, 0, 0, 4.0], [0, 0.5, 0, 0]]))
+        >>> project_atoms(layer, max_norm=1.0)
+        >>> layer.dictionary.norm(dim=1)
+        tensor([1.0000, 0.5000], grad_fn=...)
+    """
+    if not max_norm > 0:
+        raise ValueError(f"max_norm must be above 0; got {max_norm}.")
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, CodingLayer):
+                module.dictionary.copy_(torch.renorm(module.dictionary, 2, 0, max_norm))
+
+
+def attach_projection(optimizer: Optimizer, model: nn.Module, max_norm: float | None = None) -> RemovableHandle:
+    """Call :func:`project_lam1` on ``model`` after every ``optimizer.step()``, and :func:`project_atoms` if bounded.
+
+    Args:
+        optimizer: whose steps are followed by a projection.
+        model: holds the sparse coding layers.
+        max_norm: the paper's bound on the norm of atoms; None: no bound.
 
     Returns:
         A handle; call its ``remove()`` to stop.
@@ -358,5 +389,7 @@ def attach_projection(optimizer: Optimizer, model: nn.Module) -> RemovableHandle
 
     def project(*_: Any) -> None:
         project_lam1(model)
+        if max_norm is not None:
+            project_atoms(model, max_norm)
 
     return optimizer.register_step_post_hook(project)

@@ -36,6 +36,7 @@ class Rule(NamedTuple):
 
     choices: tuple[str, ...] | None
     at_least: float | None
+    at_most: float | None
     below: float | None
     whole: bool
 
@@ -44,6 +45,8 @@ class Rule(NamedTuple):
             check_choice(name, value, self.choices)
         if self.at_least is not None:
             check_number(name, value, at_least=self.at_least, whole=self.whole)
+        if self.at_most is not None and value > self.at_most:
+            raise ValueError(f"{name} must be at most {self.at_most:g}; got {value}.")
         if self.below is not None and value >= self.below:
             raise ValueError(f"{name} must be below {self.below:g}; got {value}.")
 
@@ -54,11 +57,12 @@ def setting(
     *,
     choices: Sequence[str] | None = None,
     at_least: float | None = None,
+    at_most: float | None = None,
     below: float | None = None,
     whole: bool = False,
 ) -> Any:
     """A field of :class:`Settings` with its meaning and rule; a field whose default is None may be None."""
-    rule = Rule(None if choices is None else tuple(choices), at_least, below, whole)
+    rule = Rule(None if choices is None else tuple(choices), at_least, at_most, below, whole)
     return field(default=default, metadata={"meaning": meaning, "rule": rule})
 
 

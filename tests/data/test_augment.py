@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from torchscn.data import Augmentation, Draws
+from torchscn.data import Augmentation, Draws, resize
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -96,3 +96,13 @@ def test_chance_comes_from_the_generator_alone():
 def test_bad_options_are_refused(options, error):
     with pytest.raises(error, match="must be a whole number, at least 0; got"):
         Augmentation(**options)
+
+
+def test_smaller_images_keep_their_mean_and_layout():
+    x = torch.randn(4, 3, 32, 24).contiguous(memory_format=torch.channels_last)
+    small = resize(x, 0.5)
+    assert small.shape == (4, 3, 16, 12)
+    assert small.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(resize(torch.ones(2, 1, 9, 9), 0.3), torch.ones(2, 1, 3, 3))
+    assert small.std() < 0.75 * x.std()  # averaged, not picked
+    assert resize(x, 1.0) is x

@@ -204,3 +204,25 @@ def test_batches_for_a_gpu_are_pinned_where_they_are_made(make, monkeypatch):
     pinned.clear()
     list(make().epoch(0))
     assert not pinned
+
+
+def test_alternating_flips_show_both_sides_in_two_epochs(make, numbered_set):
+    plain = {int(label): x for x, labels in make(1, None).epoch(0) for label in labels}
+    alternating = Augmentation(flip=True, alternate_flip=True)
+    first, second, third = ({int(label): x for x, label in make(1, alternating).epoch(n)} for n in range(3))
+    mirrored = []
+    for label, x in plain.items():
+        sides = [first[label], second[label]]
+        mirrored.append(torch.equal(sides[0], x.flip(-1)))
+        assert torch.equal(sides[not mirrored[-1]], x.flip(-1))
+        assert torch.equal(sides[mirrored[-1]], x)
+        assert torch.equal(third[label], first[label])
+    assert 0 < sum(mirrored) < len(mirrored)
+
+
+def test_ranks_share_alternating_flips(make):
+    alternating = Augmentation(flip=True, alternate_flip=True)
+    whole = torch.cat([x for x, _ in make(8, alternating).epoch(1)])
+    shares = [[x for x, _ in make(8, alternating, rank=rank, world_size=2).epoch(1)] for rank in range(2)]
+    joined = torch.cat([torch.stack(pair, 1).flatten(0, 1) for pair in zip(*shares, strict=True)])
+    assert torch.equal(joined, whole)

@@ -81,6 +81,12 @@ def test_json_round_trip(tmp_path):
         ({"schedule": "step"}, ["Did you mean 'steps'"]),
         ({"ema": "1.0"}, ["ema must be below 1"]),
         ({"nesterov": "true", "momentum": "0"}, ["momentum"]),
+        ({"early_size": "1.5"}, ["early_size must be at most 1"]),
+        ({"early_size": "0"}, ["early_size", "at least 0.1"]),
+        ({"early_share": "2"}, ["early_share must be at most 1"]),
+        ({"max_norm": "-1"}, ["max_norm", "at least 0"]),
+        ({"alternate_flip": "true"}, ["alternate_flip needs flip"]),
+        ({"alternate_flip": "true", "flip": "true", "per_image": "false"}, ["alternate_flip needs"]),
     ],
 )
 def test_bad_settings(settings, words):

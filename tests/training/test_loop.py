@@ -61,6 +61,22 @@ def test_projection_is_in_force(tmp_path):
     assert all((m.lam1 >= 0).all() for m in result.model.modules() if isinstance(m, torchscn.SparseCoding2d))
 
 
+def test_images_are_small_early_and_full_later(tmp_path):
+    model, sizes = small_model(), []
+    model.register_forward_pre_hook(
+        lambda module, inputs: sizes.append(inputs[0].shape[-1]) if module.training else None
+    )
+    fit(model, *digits(), QUICK.override({"early_size": 0.75}), tmp_path, quiet=True)
+    assert sizes == [6] * (len(sizes) // 2) + [8] * (len(sizes) // 2)
+
+
+def test_the_bound_on_atoms_is_in_force(tmp_path):
+    result = fit(small_model(), *digits(), QUICK.override({"max_norm": 0.25, "ema": 0.0}), tmp_path, quiet=True)
+    norms = result.model.blocks[0][1].dictionary.flatten(1).norm(dim=1)
+    assert norms.max() <= 0.25 * (1 + 1e-5)
+    assert norms.max() > 0.24
+
+
 @contextmanager
 def running(folder: Path, *extra: str) -> Iterator[subprocess.Popen[str]]:
     """A training process, ended when the test leaves it."""
@@ -89,7 +105,12 @@ def wait_for_middle_of_epoch(folder: Path, epoch: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", [[], ["--optimizer", "muon", "--decay-lam1", "false"], ["--shortcuts", "projected"]]
+    "settings",
+    [
+        [],
+        ["--optimizer", "muon", "--decay-lam1", "false", "--early-size", "0.75", "--flip", "--alternate-flip"],
+        ["--shortcuts", "projected", "--max-norm", "0.5"],
+    ],
 )
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, settings):
     whole, broken = tmp_path / "whole", tmp_path / "broken"

@@ -1,9 +1,9 @@
-"""The learning rate over a run."""
+"""Learning rate and image size over a run."""
 
 import pytest
 
 from torchscn.training.config import TrainConfig
-from torchscn.training.schedule import learning_rate
+from torchscn.training.schedule import image_scale, learning_rate
 
 
 def test_schedules():
@@ -17,3 +17,10 @@ def test_schedules():
     assert learning_rate(cycle, 0, 10) == pytest.approx(0.05)
     assert learning_rate(cycle, 20, 10) == pytest.approx(1.0)
     assert learning_rate(cycle, 60, 10) == pytest.approx(0.5)
+
+
+def test_images_are_small_in_the_first_epochs():
+    config = TrainConfig(epochs=10, early_size=0.75, early_share=0.4)
+    assert [image_scale(config, epoch) for epoch in range(10)] == [0.75] * 4 + [1.0] * 6
+    assert image_scale(TrainConfig(epochs=10), 0) == 1.0
+    assert image_scale(TrainConfig(epochs=2, early_size=0.5, early_share=1.0), 1) == 0.5

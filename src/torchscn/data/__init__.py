@@ -1,6 +1,6 @@
 """Labelled images in memory: fetching, checking, loading, batching. Imports nothing else from torchscn."""
 
-from torchscn.data.augment import Augmentation, Draws
+from torchscn.data.augment import Augmentation, Draws, resize
 from torchscn.data.batches import Batches
 from torchscn.data.catalog import DATASETS, download, list_datasets, load, status
 from torchscn.data.dataset import Dataset, DatasetStatus, FileDataset
@@ -26,5 +26,6 @@ __all__ = [
     "list_datasets",
     "load",
     "read_image",
+    "resize",
     "status",
 ]

@@ -1,13 +1,14 @@
-"""Random shifts, mirror images and holes, on a whole batch at once."""
+"""Random shifts, mirror images and holes, and other sizes, on a whole batch at once."""
 
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from torchscn.data.errors import check_count
 
-__all__ = ["Augmentation", "Draws"]
+__all__ = ["Augmentation", "Draws", "resize"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,8 @@ class Augmentation:
         flip: mirror left and right with probability one half.
         cutout: set a square of this side to zero; its centre is anywhere in the image, so part of it may lie outside.
         per_image: draw for every image; ``False`` draws once for the whole batch, as in the paper.
+        alternate_flip: mirror every image in every other epoch, half of them in the first, instead of at random;
+            :class:`Batches`, which knows the epoch, sees to it.
 
     Example:
         >>> augmentation = Augmentation(shift=4, flip=True)
@@ -56,6 +59,7 @@ class Augmentation:
     flip: bool = False
     cutout: int = 0
     per_image: bool = True
+    alternate_flip: bool = False
 
     def __post_init__(self) -> None:
         check_count("shift", self.shift, at_least=0)
@@ -117,6 +121,19 @@ class Augmentation:
         pixels = torch.cat([pixels, pixels.new_zeros(1, n_channels)])
         moved = pixels.index_select(0, source.flatten().to(x.device))
         return moved.view(n_images, height, width, n_channels).permute(0, 3, 1, 2)
+
+
+def resize(x: Tensor, scale: float) -> Tensor:
+    """The images with their sides scaled; what gets smaller is averaged.
+
+    Example:
+        >>> resize(torch.ones(1, 3, 32, 32), 0.75).shape
+        torch.Size([1, 3, 24, 24])
+    """
+    if scale == 1:
+        return x
+    size = [max(1, round(side * scale)) for side in x.shape[2:]]
+    return F.interpolate(x, size, mode="bilinear", antialias=True)
 
 
 def _source_pixels(draws: Draws, height: int, width: int) -> Tensor:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -69,6 +70,7 @@ class Batches:
         _check_ranks(rank, world_size, batch_size)
         if augmentation is not None:
             augmentation.check_fits(*images.images.shape[2:])
+        self._mirrored_first = torch.rand(len(images), generator=_generator("flip", seed)) < 0.5  # in the first epoch
         self.images = images
         self.batch_size = batch_size
         self.normalization = normalization
@@ -127,6 +129,8 @@ class Batches:
             height, width = x.shape[2:]
             chance = _generator("augmentation", self.seed, epoch, number)
             draws = self.augmentation.draw(len(global_rows), height, width, chance)
+            if self.augmentation.alternate_flip:
+                draws = replace(draws, mirrored=self._mirrored_first[global_rows] ^ bool(epoch % 2))
             x = self.augmentation.apply(x, draws.every(self.world_size, start=self.rank))
         return x, self.images.labels[rows]
 

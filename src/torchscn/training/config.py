@@ -59,8 +59,13 @@ class TrainConfig(Settings):
     divide_std: bool = setting(False, "also divide by the standard deviation per channel")
     shift: int = setting(0, "random shift, up to this many pixels", at_least=0, whole=True)
     flip: bool = setting(False, "random horizontal flip")
+    alternate_flip: bool = setting(False, "flip every image in every other epoch instead of at random")
     cutout: int = setting(0, "side of a random square set to zero", at_least=0, whole=True)
     per_image: bool = setting(True, "draw the augmentation for each image; false: once per batch, as in the paper")
+    early_size: float = setting(
+        1.0, "sides of the images early in the run, as a share of the full ones", at_least=0.1, at_most=1
+    )
+    early_share: float = setting(0.5, "share of the epochs with images of early_size", at_least=0, at_most=1)
 
     # Model
     model: str = setting("scn1", "one of torchscn.list_models()")
@@ -87,6 +92,9 @@ class TrainConfig(Settings):
     nesterov: bool = setting(False, "look ahead along the momentum")
     weight_decay: float = setting(5e-4, "on everything that Muon does not move", at_least=0)
     decay_lam1: bool = setting(True, "weight decay on lam1, too")
+    max_norm: float = setting(
+        0.0, "scale atoms with a larger norm down to this norm after each step, as in the paper; 0: never", at_least=0
+    )
     clip: float = setting(0.0, "scale gradients with a larger norm down to this norm; 0: never", at_least=0)
     label_smoothing: float = setting(0.0, "share of the label spread over all classes", at_least=0, below=1)
     ema: float = setting(
@@ -129,6 +137,8 @@ class TrainConfig(Settings):
             raise ValueError(f"with schedule='onecycle', warmup is a share of the run below 1; got {self.warmup}.")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0.")
+        if self.alternate_flip and not (self.flip and self.per_image):
+            raise ValueError("alternate_flip needs flip and per_image.")
 
     def make_model(self, num_classes: int, in_channels: int, overrides: Mapping[str, Any] | None = None) -> "Network":
         """The network these settings describe, with the options in ``overrides`` changed."""
@@ -163,7 +173,7 @@ class TrainConfig(Settings):
 
         if not (self.shift or self.flip or self.cutout):
             return None
-        return Augmentation(shift=self.shift, flip=self.flip, cutout=self.cutout, per_image=self.per_image)
+        return Augmentation(self.shift, self.flip, self.cutout, self.per_image, self.alternate_flip)
 
     def override(self, settings: Mapping[str, Any]) -> "TrainConfig":
         """A copy with some settings changed; strings are converted to the setting's type.

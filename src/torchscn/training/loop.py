@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchscn import data
 from torchscn.certificates import certify, spread_sample
-from torchscn.data import Batches, ImageSet, Normalization
+from torchscn.data import Batches, ImageSet, Normalization, resize
 from torchscn.layers import attach_projection
 from torchscn.network import Network
 from torchscn.training.checkpoint import Checkpoint, Position, load_checkpoint, optimizer_tensors, save_checkpoint
@@ -30,7 +30,7 @@ from torchscn.training.optimizer import make_optimizer, set_rates
 from torchscn.training.recent import RecentSteps, steps_between_reads
 from torchscn.training.report import Reporter
 from torchscn.training.run_folder import RunFolder, TrainedModel
-from torchscn.training.schedule import learning_rate, share_of_peak
+from torchscn.training.schedule import image_scale, learning_rate, share_of_peak
 from torchscn.training.signals import watch_signals
 from torchscn.weights import CheckpointError, TrainedWeights, is_finite, write_weights
 
@@ -181,7 +181,7 @@ def _fit(
     _check_scores(model, sample, train_set)
     model.train()
     optimizer = make_optimizer(model, config)
-    attach_projection(optimizer, model)
+    attach_projection(optimizer, model, config.max_norm or None)
     average = AveragedWeights(model, config.ema) if config.ema else None
 
     position = Position()
@@ -230,6 +230,7 @@ def _fit(
                 step = position.epoch * len(batches) + position.batch
                 set_rates(optimizer, share_of_peak(config, step, len(batches)))
                 x, labels = to_device(x, process.device), to_device(labels, process.device)
+                x = resize(x, image_scale(config, position.epoch))
                 loss, n_wrong = train_step(replica, optimizer, x, labels, config)
                 if average:
                     average.update(model, step)

@@ -1,10 +1,10 @@
-"""The learning rate as a function of the step alone, so that a resumed run needs no saved schedule."""
+"""Learning rate and image size as functions of the step alone, so that a resumed run needs no saved schedule."""
 
 import math
 
 from torchscn.training.config import TrainConfig
 
-__all__ = ["learning_rate", "share_of_peak"]
+__all__ = ["image_scale", "learning_rate", "share_of_peak"]
 
 
 def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
@@ -30,6 +30,17 @@ def share_of_peak(config: TrainConfig, step: int, steps_per_epoch: int) -> float
         passed = sum(step >= epoch * steps_per_epoch for epoch in config.milestones)
         return 0.1**passed
     return (1 + math.cos(math.pi * (step - rise) / (total - rise))) / 2
+
+
+def image_scale(config: TrainConfig, epoch: int) -> float:
+    """Sides of the images in an epoch, counted from 0, as a share of the full ones.
+
+    Example:
+        >>> config = TrainConfig(epochs=4, early_size=0.75, early_share=0.5)
+        >>> [image_scale(config, epoch) for epoch in range(4)]
+        [0.75, 0.75, 1.0, 1.0]
+    """
+    return config.early_size if epoch < round(config.early_share * config.epochs) else 1.0
 
 
 def _triangle(progress: float, peak: float) -> float:
