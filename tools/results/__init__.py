@@ -7,13 +7,15 @@ from tools.results.compare import compare_solvers, compare_storage
 from tools.results.gpu import write_gpu_page
 from tools.results.pack import pack_weights
 from tools.results.record import keep_comparisons, load_records, record_run, save_record
-from tools.results.report import write_report
+from tools.results.report import fill_page, make_table, write_report
 
 __all__ = [
     "compare_solvers",
     "compare_storage",
+    "fill_page",
     "keep_comparisons",
     "load_records",
+    "make_table",
     "pack_weights",
     "record_run",
     "save_record",

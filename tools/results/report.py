@@ -87,9 +87,9 @@ def fill_page(text: str, tables: dict[str, str]) -> str:
     return re.sub(r"<!-- begin (?P<name>[\w-]+) -->.*?<!-- end (?P=name) -->", fill, text, flags=re.DOTALL)
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A markdown table; columns after the first are right-aligned."""
-    lines = ["| " + " | ".join(columns) + " |", "|---|" + "--:|" * (len(columns) - 1)]
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], n_texts: int = 1) -> str:
+    """A markdown table; columns after the first ``n_texts`` are right-aligned."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * n_texts + "--:|" * (len(columns) - n_texts)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 

@@ -1,0 +1,15 @@
+"""Questions put to the test by training: what the paper claims, and what each part of a training recipe brings.
+
+``python -m tools.study run claims`` trains what is missing and records it, ``python -m tools.study`` makes the pages.
+
+- ``questions``: which networks and settings are compared, and what is asked about them.
+- ``training``: trains them, one after the other.
+- ``verdict``: means, standard errors and what follows from them.
+- ``page``: tables and pictures.
+"""
+
+from tools.study.page import write_pages
+from tools.study.questions import STUDIES
+from tools.study.training import Job, list_jobs, run_job
+
+__all__ = ["STUDIES", "Job", "list_jobs", "run_job", "write_pages"]

@@ -1,0 +1,101 @@
+"""The pages of the studies: tables between markers, and a picture of the claims."""
+
+from pathlib import Path
+from typing import Any
+
+from tools.results import fill_page, load_records, make_table
+from tools.study.questions import STUDIES, Study
+from tools.study.verdict import compare, judge, summarize
+
+__all__ = ["write_pages"]
+
+Record = dict[str, Any]
+Errors = dict[str, dict[int, float]]  # of variants, by seed
+
+
+def write_pages(records: Path, docs: Path) -> list[Path]:
+    """Update ``claims.md`` and ``training.md`` from the records, and the picture of the claims.
+
+    Args:
+        records: folder with one folder of records for each study.
+        docs: folder of the pages; the picture goes to its folder ``results``.
+
+    Returns:
+        The files that were written.
+    """
+    claims, recipe = (_load(records / name) for name in ("claims", "recipe"))
+    tables = {
+        "claims": _claims(STUDIES["claims"], claims),
+        "claim-runs": _variants(STUDIES["claims"], claims),
+        "recipe": _variants(STUDIES["recipe"], recipe),
+    }
+    pages = [docs / "claims.md", docs / "training.md"]
+    for page in pages:
+        page.write_text(fill_page(page.read_text(), tables))
+    return [*pages, _draw(STUDIES["claims"], claims, docs / "results" / "claims.png")]
+
+
+def _load(folder: Path) -> dict[str, Record]:
+    return load_records(folder) if any(folder.glob("*.json")) else {}
+
+
+def _errors(study: Study, records: dict[str, Record]) -> Errors:
+    found: Errors = {name: {} for name in study.variants}
+    for name, record in records.items():
+        variant = name.rpartition("-")[0]
+        if variant in found:
+            found[variant][record["seed"]] = record["test_error"]
+    return found
+
+
+def _claims(study: Study, records: dict[str, Record]) -> str:
+    errors = _errors(study, records)
+    rows = []
+    for question in study.questions:
+        claim = question.claim
+        for better, worse in question.pairs:
+            gain = compare(errors[better], errors[worse])
+            labels = [study.variants[name].label for name in (better, worse)]
+            shown = [str(summarize([*errors[name].values()])) if errors[name] else "" for name in (better, worse)]
+            cells = [f"{label}: {error}" if error else label for label, error in zip(labels, shown, strict=True)]
+            rows.append([claim, *cells, judge(gain, study.seeds), "" if gain is None else str(gain)])
+            claim = ""  # said once
+    return make_table(["claim", "said to be better", "than", "verdict", "gain, points"], rows, n_texts=4)
+
+
+def _variants(study: Study, records: dict[str, Record]) -> str:
+    errors = _errors(study, records)
+    rows = []
+    for name, variant in study.variants.items():
+        if not errors[name]:
+            continue
+        some = next(record for key, record in records.items() if key.rpartition("-")[0] == name)
+        spread = summarize([*errors[name].values()])
+        rows.append([variant.label, f"{some['parameters']:,}", str(spread), str(spread.count)])
+    return make_table(["what is trained", "parameters", "error %", "seeds"], rows)
+
+
+def _draw(study: Study, records: dict[str, Record], path: Path) -> Path:
+    """The error of every variant, each seed a dot."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    errors = {name: found for name, found in _errors(study, records).items() if found}
+    figure, axes = plt.subplots(figsize=(8, 0.9 + 0.34 * len(errors)), layout="constrained")
+    for row, (name, found) in enumerate(errors.items()):
+        spread = summarize([*found.values()])
+        axes.plot([*found.values()], [row] * len(found), "o", color="tab:blue", alpha=0.45, markersize=5)
+        axes.errorbar(spread.mean, row, xerr=2 * (spread.error or 0), fmt="|", color="black", capsize=3, markersize=10)
+        axes.axhline(row, color="0.92", zorder=0)
+        if name == "scn1":
+            axes.axvline(spread.mean, color="tab:orange", linewidth=1, zorder=0)
+    axes.set_yticks(range(len(errors)), [study.variants[name].label for name in errors])
+    axes.invert_yaxis()
+    axes.set_xlabel("error on held-out images, %: each seed, mean, and two standard errors")
+    axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path

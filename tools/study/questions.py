@@ -1,0 +1,151 @@
+"""What is compared: named variants of one training run, and questions about pairs of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchscn.network import Network, Row
+from torchscn.options import NetworkOptions
+
+__all__ = ["STUDIES", "Question", "Study", "Variant", "constant_width"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A training run in all its seeds.
+
+    Args:
+        label: what it is, for people.
+        settings: those that differ from the study's common ones.
+        seeds: how many, counted from 0; 0: as many as the study has.
+    """
+
+    label: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seeds: int = 0
+
+
+@dataclass(frozen=True)
+class Question:
+    """Something that is said, and the pairs of variants that show whether it is true.
+
+    Args:
+        claim: one sentence.
+        pairs: names of variants; the claim says that the first has the smaller error.
+    """
+
+    claim: str
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Variants that share their settings, and what is asked about them.
+
+    Args:
+        recipe: where the settings begin.
+        common: settings that differ from the recipe, in all variants.
+        seeds: how many runs each variant needs.
+        variants: by name; they are trained in this order, all variants with one seed before the next seed.
+        questions: in the order of the page.
+    """
+
+    recipe: str
+    common: Mapping[str, Any]
+    seeds: int
+    variants: Mapping[str, Variant]
+    questions: tuple[Question, ...]
+
+
+def constant_width(num_classes: int, in_channels: int, options: NetworkOptions) -> Network:
+    """As many layers as SCN-4, in every section of one width: twice the slim one, for as many parameters."""
+    widths = [32] * 6 + [64] * 4 + [128] * 4
+    strides = {6: 2, 10: 2}
+    table = [Row("sparse", width, strides.get(number, 1)) for number, width in enumerate(widths)]
+    return Network(table, num_classes, in_channels, options)
+
+
+_SHORT = {"validation": 5000, "epochs": 5, "lr": 0.19, "weight_decay": 1.3e-3, "warmup": 0.1}
+_MUON = {"optimizer": "muon", "decay_lam1": False}
+
+CLAIMS = Study(
+    recipe="cifar10-scn1",
+    common=_SHORT | {"limit": 20000},
+    seeds=3,
+    variants={
+        "scn1": Variant("SCN-1"),
+        "cnn1": Variant("CNN-1, its twin", {"model": "cnn1"}),
+        "zero": Variant("SCN-1, no lam1", {"learn_lam1": False}),
+        "fixed": Variant("SCN-1, lam1 = 0.1 in all layers", {"lam1": 0.1, "learn_lam1": False}),
+        "learned": Variant("SCN-1, lam1 learned from 0.1", {"lam1": 0.1}),
+        "atoms": Variant("SCN-1, lam1 learned per atom", {"per_atom": True}),
+        "bound1": Variant("SCN-1, norms of atoms at most 1", {"max_norm": 1.0}),
+        "bound4": Variant("SCN-1, norms of atoms at most 0.25", {"max_norm": 0.25}),
+        "scn2": Variant("SCN-2", {"model": "scn2"}),
+        "scn4": Variant("SCN-4", {"model": "scn4"}),
+        "constant4": Variant("constant width, parameters of SCN-4", {"model": "constant4"}),
+        "after": Variant("SCN-1, batch norm after each layer", {"norm": "after"}),
+        "affine": Variant("SCN-1, scale and bias of batch norm learned", {"affine": True}),
+        "reversed": Variant("SCN-2, wide layer first", {"model": "scn2", "order": "expand_reduce"}),
+    },
+    questions=(
+        Question("Wider expansion layers (K) lower the error.", (("scn2", "scn1"), ("scn4", "scn2"))),
+        Question(
+            "Learning lam1 in every layer lowers the error.",
+            (("scn1", "zero"), ("learned", "fixed"), ("scn1", "fixed"), ("atoms", "scn1")),
+        ),
+        Question(
+            "Bottlenecks use parameters better than layers of constant width.",
+            (("scn4", "constant4"),),
+        ),
+        Question("A bound on the norms of atoms is worth having.", (("bound1", "scn1"), ("bound4", "scn1"))),
+        Question("In a module, the slim layer comes first.", (("scn2", "reversed"),)),
+        Question(
+            "Batch norm belongs before the layer, and without scale and bias.",
+            (("scn1", "after"), ("scn1", "affine")),
+        ),
+        Question("Sparse coding beats its convolutional twin.", (("scn1", "cnn1"),)),
+    ),
+)
+
+RECIPE = Study(
+    recipe="cifar10-scn1",
+    common=_SHORT,
+    seeds=1,
+    variants={
+        "base": Variant("gradient descent, rate 0.19, weight decay 1.3e-3", seeds=3),
+        "nodecay": Variant("... without weight decay on lam1", {"decay_lam1": False}),
+        "muon01": Variant("Muon, rate 0.01", _MUON | {"muon_lr": 0.01}),
+        "muon02": Variant("Muon, rate 0.02", _MUON | {"muon_lr": 0.02}, seeds=3),
+        "muon04": Variant("Muon, rate 0.04", _MUON | {"muon_lr": 0.04}),
+        "muon02-smooth": Variant("Muon 0.02, label smoothing 0.1", _MUON | {"muon_lr": 0.02, "label_smoothing": 0.1}),
+        "muon02-pooled": Variant("Muon 0.02, pooled shortcuts", _MUON | {"muon_lr": 0.02, "shortcuts": "pooled"}),
+        "muon02-projected": Variant(
+            "Muon 0.02, projected shortcuts", _MUON | {"muon_lr": 0.02, "shortcuts": "projected"}
+        ),
+        "muon02-early": Variant(
+            "Muon 0.02, images of 24 x 24 pixels in the first three of five epochs",
+            _MUON | {"muon_lr": 0.02, "early_size": 0.75, "early_share": 0.6},
+        ),
+        "muon02-alternate": Variant("Muon 0.02, alternating flips", _MUON | {"muon_lr": 0.02, "alternate_flip": True}),
+        "muon02-affine": Variant(
+            "Muon 0.02, scale and bias of batch norm learned", _MUON | {"muon_lr": 0.02, "affine": True}
+        ),
+        "muon02-atoms": Variant("Muon 0.02, lam1 per atom", _MUON | {"muon_lr": 0.02, "per_atom": True}),
+        "muon02-ema": Variant("Muon 0.02, weights averaged (0.998)", _MUON | {"muon_lr": 0.02, "ema": 0.998}),
+        "muon02-tight": Variant("Muon 0.02, tolerance 1e-3", _MUON | {"muon_lr": 0.02, "tol": 1e-3}),
+        "cnn-base": Variant("twin: gradient descent as above", {"model": "cnn1"}, seeds=3),
+        "cnn-muon01": Variant("twin: Muon, rate 0.01", {"model": "cnn1", "optimizer": "muon", "muon_lr": 0.01}),
+        "cnn-muon02": Variant(
+            "twin: Muon, rate 0.02", {"model": "cnn1", "optimizer": "muon", "muon_lr": 0.02}, seeds=3
+        ),
+        "cnn-muon04": Variant("twin: Muon, rate 0.04", {"model": "cnn1", "optimizer": "muon", "muon_lr": 0.04}),
+        "cnn-muon02-pooled": Variant(
+            "twin: Muon 0.02, pooled shortcuts",
+            {"model": "cnn1", "optimizer": "muon", "muon_lr": 0.02, "shortcuts": "pooled"},
+        ),
+    },
+    questions=(),
+)
+
+STUDIES = {"claims": CLAIMS, "recipe": RECIPE}

@@ -1,0 +1,59 @@
+"""Means over seeds with their standard errors, and what they say."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+__all__ = ["Spread", "compare", "judge", "summarize"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds; the standard error is None for fewer than two."""
+
+    mean: float
+    error: float | None
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" if self.error is None else f"{self.mean:.2f} ± {self.error:.2f}"
+
+
+def summarize(values: Sequence[float]) -> Spread:
+    """Mean and standard error.
+
+    Example:
+        >>> str(summarize([1.0, 2.0, 3.0]))
+        '2.00 ± 0.58'
+    """
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Spread(fmean(values), error, len(values))
+
+
+def compare(better: dict[int, float], worse: dict[int, float]) -> Spread | None:
+    """By how much the first error is smaller, seed by seed: runs of one seed see the images in the same order.
+
+    Example:
+        >>> str(compare({0: 10.0, 1: 11.0}, {0: 12.0, 1: 12.5, 2: 13.0}))
+        '1.75 ± 0.25'
+    """
+    seeds = sorted(better.keys() & worse.keys())
+    return summarize([worse[seed] - better[seed] for seed in seeds]) if seeds else None
+
+
+def judge(gain: Spread | None, seeds: int) -> str:
+    """What a difference says about the claim that it is positive: below two standard errors, nothing.
+
+    Example:
+        >>> judge(Spread(1.0, 0.2, 3), 3), judge(Spread(-1.0, 0.2, 3), 3), judge(Spread(1.0, 0.6, 3), 3)
+        ('holds', 'fails', 'undecided')
+        >>> judge(Spread(1.0, 0.2, 2), 3)
+        'open (2 of 3 seeds)'
+    """
+    count = gain.count if gain else 0
+    if gain is None or gain.error is None or count < seeds:
+        return f"open ({count} of {seeds} seeds)"
+    if abs(gain.mean) < 2 * gain.error:
+        return "undecided"
+    return "holds" if gain.mean > 0 else "fails"
