@@ -24,8 +24,9 @@ bench: .venv/ready  ## measure everything side by side with alternatives (half a
 fuzz: .venv/ready  ## try hard to break every promise, and write docs/trust.md (about a quarter of an hour)
 	$(BIN)/python -m tools.fuzz
 
-results: .venv/ready  ## update docs/results.md, its pictures, docs/gpu.md and the README from the recorded runs
+results: .venv/ready  ## update the tables and pictures of docs and README from the recorded runs
 	$(BIN)/python -m tools.results
+	$(BIN)/python -m tools.study
 
 lint: .venv/ready
 	$(BIN)/ruff check

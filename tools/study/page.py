@@ -32,7 +32,7 @@ def write_pages(records: Path, docs: Path) -> list[Path]:
     pages = [docs / "claims.md", docs / "training.md"]
     for page in pages:
         page.write_text(fill_page(page.read_text(), tables))
-    return [*pages, _draw(STUDIES["claims"], claims, docs / "results" / "claims.png")]
+    return [*pages, _draw(STUDIES["claims"], claims, docs / "results" / "claims.png")] if claims else pages
 
 
 def _load(folder: Path) -> dict[str, Record]:

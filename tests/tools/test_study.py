@@ -1,0 +1,155 @@
+"""Studies: which runs they need, how those are trained and recorded, and the pages made from them."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.results import load_records, save_record
+from tools.study import STUDIES, list_jobs, run_job, write_pages
+from tools.study.__main__ import main
+from tools.study.questions import Question, Study, Variant
+from torchscn.models import MODELS, create_model
+from torchscn.options import NetworkOptions
+
+TINY = Study(
+    recipe="digits",
+    common={"epochs": 1, "limit": 64, "stem": 4},
+    seeds=2,
+    variants={"small": Variant("small"), "other": Variant("other", {"lr": 0.01}), "more": Variant("more", seeds=3)},
+    questions=(Question("Small is better.", (("small", "other"),)),),
+)
+PAGES = {
+    "claims.md": "<!-- begin claims -->\n<!-- end claims -->\n<!-- begin claim-runs -->\n<!-- end claim-runs -->\n",
+    "training.md": "<!-- begin recipe -->\n<!-- end recipe -->\n",
+}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setitem(STUDIES, "claims", TINY)
+    monkeypatch.setattr("tools.study.training.MODELS", dict(MODELS))
+    return TINY
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for name, text in PAGES.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def record_errors(folder: Path, errors: dict[str, float]) -> None:
+    """Records of runs with these errors, their names ending in the seed."""
+    for name, error in errors.items():
+        record = {
+            "name": name,
+            **dict.fromkeys(("model", "data", "tested_on"), "x"),
+            **dict.fromkeys(("parameters", "epochs"), 1000),
+            "seed": int(name[-1]),
+            "test_error": error,
+            **dict.fromkeys(("train_error", "minutes", "images_per_second"), 1.0),
+            "settings": {},
+            "environment": {"command": "", "threads": 1, "commit": ""},
+            "curve": [],
+        }
+        save_record(folder, record)
+
+
+def call(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+
+
+def test_every_run_has_one_name_and_settings_that_exist():
+    for study in STUDIES.values():
+        jobs = list(list_jobs(study))
+        assert len({job.name for job in jobs}) == len(jobs)
+        assert len({job.config for job in jobs}) == len(jobs), "two variants are the same"
+        for question in study.questions:
+            assert {name for pair in question.pairs for name in pair} <= study.variants.keys()
+            counts = [study.variants[name].seeds or study.seeds for pair in question.pairs for name in pair]
+            assert min(counts) >= 3
+
+
+def test_seeds_come_one_after_the_other(tiny):
+    names = [job.name for job in list_jobs(tiny)]
+    assert names == ["small-0", "other-0", "more-0", "small-1", "other-1", "more-1", "more-2"]
+
+
+def test_constant_width_has_the_parameters_of_scn4(monkeypatch, tmp_path):
+    models = dict(MODELS)
+    monkeypatch.setattr("tools.study.training.MODELS", models)
+    monkeypatch.setattr("tools.study.training.train", lambda *_, **__: None)
+    monkeypatch.setattr("tools.study.training.record_run", lambda folder: {"name": folder.name})
+    run_job(next(list_jobs(TINY)), tmp_path, tmp_path, None)
+    ours, theirs = (
+        sum(p.numel() for p in net.parameters())
+        for net in (models["constant4"](10, 3, NetworkOptions()), create_model("scn4"))
+    )
+    assert abs(ours - theirs) < 0.01 * theirs
+
+
+def test_what_is_missing_is_trained_and_recorded(tiny, tmp_path, capsys):
+    where = ["--runs", str(tmp_path / "runs"), "--records", str(tmp_path / "records")]
+    call(["run", "claims", "small", *where])
+    records = load_records(tmp_path / "records" / "claims")
+    assert sorted(records) == ["small-0", "small-1"]
+    assert [records[f"small-{seed}"]["seed"] for seed in (0, 1)] == [0, 1]
+    capsys.readouterr()
+    call(["run", "claims", "small", *where])
+    assert capsys.readouterr().out == "", "nothing is trained twice"
+
+
+def test_a_run_that_was_stopped_goes_on(tiny, tmp_path):
+    job = next(list_jobs(tiny))
+    run_job(job, tmp_path / "runs", tmp_path, None)
+    weights = tmp_path / "runs" / job.name / "model.safetensors"
+    weights.unlink()
+    run_job(job, tmp_path / "runs", tmp_path, None)
+    assert weights.exists()
+
+
+@pytest.mark.parametrize(
+    ("errors", "verdict", "gain"),
+    [
+        ({"small-0": 10.0, "small-1": 11.0, "other-0": 12.0, "other-1": 13.2}, "holds", "2.10 ± 0.10"),
+        ({"small-0": 12.0, "small-1": 13.2, "other-0": 10.0, "other-1": 11.0}, "fails", "-2.10 ± 0.10"),
+        ({"small-0": 10.0, "small-1": 13.0, "other-0": 12.0, "other-1": 11.0}, "undecided", "0.00 ± 2.00"),
+        ({"small-0": 10.0, "other-0": 12.0, "other-1": 11.0}, "open (1 of 2 seeds)", "2.00"),
+        ({"small-0": 10.0}, "open (0 of 2 seeds)", ""),
+    ],
+)
+def test_the_page_of_claims(tiny, docs, tmp_path, errors, verdict, gain):
+    record_errors(tmp_path / "records" / "claims", errors)
+    written = write_pages(tmp_path / "records", docs)
+    assert written == [docs / "claims.md", docs / "training.md", docs / "results" / "claims.png"]
+    text = (docs / "claims.md").read_text()
+    row = next(line for line in text.splitlines() if "Small is better." in line)
+    assert row.endswith(f"| {verdict} | {gain} |")
+    assert (docs / "results" / "claims.png").stat().st_size > 1000
+
+
+def test_without_records_there_are_questions_and_no_picture(tiny, docs, tmp_path):
+    assert write_pages(tmp_path, docs) == [docs / "claims.md", docs / "training.md"]
+    assert "open (0 of 2 seeds)" in (docs / "claims.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [(["claim"], "Did you mean 'claims'"), (["claims", "scn3"], "only='scn3'")]
+)
+def test_unknown_names_are_refused(capsys, arguments, words):
+    with pytest.raises(SystemExit) as caught:
+        main(["run", *arguments])
+    assert caught.value.code == 1
+    assert words in capsys.readouterr().err
+
+
+def test_the_pages_show_the_records():
+    root = Path(__file__).parent.parent.parent
+    text = (root / "docs" / "training.md").read_text()
+    for name, record in load_records(root / "results" / "recipe").items():
+        label = STUDIES["recipe"].variants[name.rpartition("-")[0]].label
+        assert f"| {label} | {record['parameters']:,} |" in text
