@@ -46,7 +46,8 @@ def test_status_without_a_folder_is_a_problem_not_an_error():
 
 def test_the_catalog_is_the_list_of_data_sets():
     assert [dataset.name for dataset in DATASETS] == list_datasets()
-    assert [dataset.title for dataset in DATASETS] == ["MNIST", "CIFAR-10", "CIFAR-100", "STL-10", "digits"]
+    titles = ["MNIST", "Fashion-MNIST", "CIFAR-10", "CIFAR-100", "STL-10", "digits"]
+    assert [dataset.title for dataset in DATASETS] == titles
 
 
 def test_data_stands_alone():

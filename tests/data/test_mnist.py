@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchscn.data import DataError, load, mnist
+from torchscn.data import DataError, fashion_mnist, load, mnist
+from torchscn.data.idx import parse_idx
 
 PATH = Path("some-idx-file")
 
@@ -65,24 +66,24 @@ def test_load_refuses_files_that_are_not_the_official_ones(tmp_path, pictures):
 
 def test_swapped_files_are_noticed(pictures):
     with pytest.raises(DataError, match=r"some-idx-file has magic number 2051, expected 2049 .*swapped"):
-        mnist.parse_idx(idx(pictures), PATH, n_dims=1)
+        parse_idx(idx(pictures), PATH, n_dims=1, name="mnist")
 
 
 @pytest.mark.parametrize("n_bytes", [8, 15, 16, 100])
 def test_a_short_body_is_noticed(pictures, n_bytes):
     with pytest.raises(DataError, match="some-idx-file announces"):
-        mnist.parse_idx(idx(pictures)[:n_bytes], PATH, n_dims=3)
+        parse_idx(idx(pictures)[:n_bytes], PATH, n_dims=3, name="mnist")
 
 
 def test_an_empty_file_is_noticed():
     with pytest.raises(DataError, match="magic number 0"):
-        mnist.parse_idx(b"", PATH, n_dims=3)
+        parse_idx(b"", PATH, n_dims=3, name="mnist")
 
 
 @pytest.mark.parametrize("cut", [slice(0, -200), slice(0, 12)])
 def test_a_broken_gzip_is_noticed(pictures, cut):
     with pytest.raises(DataError, match="some-idx-file cannot be unpacked"):
-        mnist.parse_idx(gzip.compress(idx(pictures))[cut], PATH, n_dims=3)
+        parse_idx(gzip.compress(idx(pictures))[cut], PATH, n_dims=3, name="mnist")
 
 
 def test_real_files(real_data):
@@ -91,3 +92,15 @@ def test_real_files(real_data):
     assert test.images.shape == (10_000, 1, 28, 28)
     assert train.labels[:5].tolist() == [5, 0, 4, 1, 9]
     assert float(train.images.double().mean() / 255) == pytest.approx(0.1307, abs=1e-4)
+
+
+def test_fashion_mnist_is_read_from_its_packed_files(tmp_path, declare_official, pictures):
+    target = tmp_path / "FashionMNIST" / "raw"
+    target.mkdir(parents=True)
+    (target / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pictures)))
+    (target / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(torch.tensor([9, 0, 1, 2]))))
+    loaded = declare_official(fashion_mnist.FASHION_MNIST, target).load("train", tmp_path)
+    torch.testing.assert_close(loaded.images, pictures[:, None])
+    assert [loaded.classes[label] for label in loaded.labels] == ["ankle boot", "T-shirt/top", "trouser", "pullover"]
+    with pytest.raises(DataError, match=r"truncated: expected 26,421,880 bytes.* scn data get fashion_mnist"):
+        load("fashion_mnist", "train", tmp_path)

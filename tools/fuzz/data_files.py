@@ -20,8 +20,9 @@ from torchscn.data.cifar import CIFAR10, CIFAR10_CLASSES, CIFAR100, CIFAR100_CLA
 from torchscn.data.cifar import parse as parse_cifar
 from torchscn.data.dataset import FileDataset
 from torchscn.data.files import OfficialFile, md5_of_file
+from torchscn.data.idx import parse_idx
 from torchscn.data.image_file import ImageFormat, measure_image
-from torchscn.data.mnist import MNIST, parse_idx
+from torchscn.data.mnist import MNIST
 from torchscn.data.stl10 import STL10, parse_images, parse_labels
 
 __all__ = ["data_kinds"]
@@ -49,10 +50,14 @@ def data_kinds(folder: Path) -> list[Kind]:
     cifar100 = b"".join(bytes([1, label]) + _random((3072,)).numpy().tobytes() for label in labels)
     stl10 = _random((N_IMAGES, 3, 96, 96)).numpy().tobytes()
     return [
-        _set_kind(folder, MNIST, 0, [packed, packed_labels], lambda c, p: parse_idx(c, p, 3).numel()),
-        _set_kind(folder, MNIST, 1, [packed, packed_labels], lambda c, p: parse_idx(c, p, 1).numel()),
+        _set_kind(folder, MNIST, 0, [packed, packed_labels], lambda c, p: parse_idx(c, p, 3, "mnist").numel()),
+        _set_kind(folder, MNIST, 1, [packed, packed_labels], lambda c, p: parse_idx(c, p, 1, "mnist").numel()),
         _set_kind(
-            folder, MNIST, 0, [_idx(pixels, N_IMAGES, 28, 28), packed_labels], lambda c, p: parse_idx(c, p, 3).numel()
+            folder,
+            MNIST,
+            0,
+            [_idx(pixels, N_IMAGES, 28, 28), packed_labels],
+            lambda c, p: parse_idx(c, p, 3, "mnist").numel(),
         ),
         _set_kind(
             folder, CIFAR10, 0, [cifar10] * 5, lambda c, p: _count(parse_cifar(c, p, "cifar10", CIFAR10_CLASSES))

@@ -7,6 +7,7 @@ from torchscn.data.cifar import CIFAR10, CIFAR100
 from torchscn.data.dataset import SPLITS, Dataset, DatasetStatus
 from torchscn.data.digits import DIGITS
 from torchscn.data.errors import check_choice
+from torchscn.data.fashion_mnist import FASHION_MNIST
 from torchscn.data.fetch import Progress
 from torchscn.data.image_set import ImageSet
 from torchscn.data.mnist import MNIST
@@ -14,7 +15,7 @@ from torchscn.data.stl10 import STL10
 
 __all__ = ["DATASETS", "download", "list_datasets", "load", "status"]
 
-DATASETS: tuple[Dataset, ...] = (MNIST, CIFAR10, CIFAR100, STL10, DIGITS)
+DATASETS: tuple[Dataset, ...] = (MNIST, FASHION_MNIST, CIFAR10, CIFAR100, STL10, DIGITS)
 """Every data set; to add one, write its file and name it here."""
 
 
@@ -23,7 +24,7 @@ def list_datasets() -> list[str]:
 
     Example:
         >>> list_datasets()
-        ['mnist', 'cifar10', 'cifar100', 'stl10', 'digits']
+        ['mnist', 'fashion_mnist', 'cifar10', 'cifar100', 'stl10', 'digits']
     """
     return [dataset.name for dataset in DATASETS]
 
