@@ -129,6 +129,12 @@ def test_evaluation_and_prediction(run, tmp_path, monkeypatch, capsys):
     assert out.count("%") == 2
 
 
+def test_evaluation_with_mirror_images(run, capsys):
+    code, out, _ = call(capsys, "eval", str(run), "--mirror")
+    assert code == 0
+    assert "% (with mirror images)" in out
+
+
 def test_evaluation_with_another_solver(run, capsys):
     code, out, _ = call(capsys, "eval", str(run), "--solver", "fista", "--tol", "0", "--max-iter", "5")
     assert code == 0

@@ -15,6 +15,8 @@ from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 import torchscn
+from torchscn import data
+from torchscn.data import Batches, Normalization
 from torchscn.layers import attach_projection
 from torchscn.training import ConfigError, DivergenceError, Interrupted, TrainConfig, evaluate, fit, loop, recent
 from torchscn.training.checkpoint import Checkpoint, load_checkpoint, optimizer_tensors
@@ -209,6 +211,17 @@ def test_an_evaluation_waits_for_the_device_only_at_its_end():
         with pytest.raises(DataDependentOutputException):
             evaluate(model, batches, CPU, progress=done.append)
     assert done == [4, 8, 10]
+
+
+def test_an_evaluation_with_mirror_images_averages_the_scores():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    images = data.load("digits", "test")
+    batches = Batches(images, 100, Normalization.fit(images.images), shuffle=False, drop_last=False)
+    x = torch.cat([x for x, _ in batches.epoch(0)])
+    with torch.no_grad():
+        answers = (model(x) + model(x.flip(-1))).argmax(1)
+    expected = 100 * float((answers != images.labels).double().mean())
+    assert evaluate(model, batches, mirror=True).error == pytest.approx(expected)
 
 
 def test_half_precision_needs_a_gpu(tmp_path):

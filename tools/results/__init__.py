@@ -3,7 +3,7 @@
 ``python -m tools.results`` is the command, from the root of a checkout.
 """
 
-from tools.results.compare import compare_solvers, compare_storage
+from tools.results.compare import compare_solvers, compare_storage, mirrored_error
 from tools.results.gpu import write_gpu_page
 from tools.results.pack import pack_weights
 from tools.results.record import keep_comparisons, load_records, record_run, save_record
@@ -16,6 +16,7 @@ __all__ = [
     "keep_comparisons",
     "load_records",
     "make_table",
+    "mirrored_error",
     "pack_weights",
     "record_run",
     "save_record",

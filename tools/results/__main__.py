@@ -49,8 +49,8 @@ def add(run: Path, *, records: Records = Path("results"), data_dir: DataDir = No
     run
         Folder of the run.
     compare
-        Also test the network with its weights stored in float16, and with other solvers on the first test images, this
-        many (the exact solver takes a second for a few).
+        Also test the network with its weights stored in float16, with mirrored images if it was trained on such, and
+        with other solvers on the first test images, this many (the exact solver takes a second for a few).
     """
     record = results.record_run(run)
     results.keep_comparisons(records, record)
@@ -62,6 +62,8 @@ def add(run: Path, *, records: Records = Path("results"), data_dir: DataDir = No
                 progress.update(bar, description=what, completed=done, total=total)
 
             record["storage"] = results.compare_storage(run, data_dir, show)
+            if record["settings"].get("flip"):
+                record["mirrored_error"] = results.mirrored_error(run, data_dir, show)
             if record["model"].startswith("scn"):
                 record["solvers"] = results.compare_solvers(run, data_dir, compare, show)
     print(f"wrote {results.save_record(records, record)}")

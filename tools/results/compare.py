@@ -9,11 +9,11 @@ from torch import Tensor
 
 from torchscn.data import Batches
 from torchscn.network import Network
-from torchscn.training import evaluation_batches, load_trained
+from torchscn.training import evaluate, evaluation_batches, load_trained
 from torchscn.training.run_folder import RunFolder
 from torchscn.weights import fill_model, read_weights
 
-__all__ = ["FIRST", "compare_solvers", "compare_storage"]
+__all__ = ["FIRST", "compare_solvers", "compare_storage", "mirrored_error"]
 
 FIRST = 500  # test images whose wrong answers are counted separately, for a quick check of published weights
 
@@ -71,6 +71,18 @@ def compare_storage(folder: Path, data_dir: Path | None, progress: Progress | No
         n_wrong = int((found != batches.images.labels)[:FIRST].sum())
         rows.append({"stored_as": name, **_judge(found, reference, batches), f"wrong_of_first_{FIRST}": n_wrong})
     return rows
+
+
+def mirrored_error(folder: Path, data_dir: Path | None, progress: Progress | None = None) -> float:
+    """Test error of a run's network in percent, its scores averaged with those of mirrored images."""
+    trained = load_trained(folder)
+    batches = evaluation_batches(trained, data_dir)
+
+    def show(done: int) -> None:
+        if progress is not None:
+            progress("mirrored", done, len(batches.images))
+
+    return round(evaluate(trained.model, batches, progress=show, mirror=True).error, 4)
 
 
 def _answers(model: Network, batches: Batches, what: str, progress: Progress | None) -> Tensor:

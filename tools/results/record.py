@@ -14,7 +14,7 @@ from torchscn.training.run_folder import RunFolder, count_parameters
 __all__ = ["describe_commands", "describe_over_time", "keep_comparisons", "load_records", "record_run", "save_record"]
 
 _CURVE = ("epoch", "train_loss", "train_error", "test_loss", "test_error", "lr", "seconds", "images_per_second")
-_COMPARISONS = ("storage", "solvers")
+_COMPARISONS = ("storage", "solvers", "mirrored_error")
 
 # What the tables and pictures need of a record.
 _CALL = {"command": object, "threads": object, "commit": object}
@@ -27,6 +27,7 @@ _RECORD = {
     "settings": {},
     "environment": _ENVIRONMENT,
     "curve": [dict.fromkeys(("epoch", "train_error", "test_error"), float)],
+    **dict.fromkeys(("evaluation_seconds?", "mirrored_error?"), float),
     "storage?": [_COMPARED | {"stored_as": str}],
     "solvers?": [_COMPARED | {"solver": str, "tol": float, "images": int}],
 }
@@ -61,6 +62,7 @@ def record_run(folder: Path) -> dict[str, Any]:
         "train_error": round(last["train_error"], 4),
         "minutes": round(sum(m["seconds"] + m["evaluation_seconds"] for m in metrics) / 60, 2),
         "images_per_second": round(mean(m["images_per_second"] for m in metrics), 1),
+        "evaluation_seconds": round(min(m["evaluation_seconds"] for m in metrics), 1),
         "settings": config.changed_settings(),
         "environment": read_table(run.environment, _ENVIRONMENT),
         "curve": [{key: _short(entry[key]) for key in _CURVE} for entry in metrics],

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.results.paper import CIFAR, MNIST, SCN_ERRORS, PaperRow
+from tools.results.paper import CIFAR, MNIST, SCN_ERRORS, TIMES, PaperRow
 from tools.results.record import describe_commands, describe_over_time, load_records
 from torchscn.data import DATASETS
 
@@ -59,6 +59,7 @@ def make_tables(runs: dict[str, Record]) -> dict[str, str]:
         "widths": _widths(widths),
         "solvers": _solvers(full),
         "storage": _storage(full),
+        "times": _times(full),
         "summary": _summary(full),
     }
 
@@ -94,28 +95,44 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], n_texts: i
 
 
 def _beside_paper(paper: Sequence[PaperRow], data_sets: Sequence[str], runs: list[Record]) -> str:
-    """A table of the paper, with our longest run in a row for every network trained on one of its data sets."""
+    """A table of the paper, with our best run in a row for every network trained on one of its data sets."""
     rows = [[row.method, row.parameters, row.layers, *map(_percent, row.errors), ""] for row in paper]
-    ours = sorted((run for run in runs if run["data"] in data_sets), key=lambda run: run["epochs"])
-    for model in sorted({run["model"] for run in ours}, key=lambda name: (name[:3] != "scn", name)):
-        longest = {run["data"]: run for run in ours if run["model"] == model}
-        found = {name: longest[name] for name in data_sets if name in longest}
+    ours = [run for run in _best(runs) if run["data"] in data_sets]
+    for name in dict.fromkeys(_architecture(run) for run in ours):
+        found = {run["data"]: run for run in ours if _architecture(run) == name}
         size = f"{next(iter(found.values()))['parameters'] / 1e6:.2f}M"
-        errors = [f"**{_percent(found[name]['test_error'])}**" if name in found else "-" for name in data_sets]
-        epochs = ", ".join(str(run["epochs"]) for run in found.values())
-        rows.append([f"**{_title(model)}, torchscn**", size, "15", *errors, epochs])
+        errors = [f"**{_percent(found[data]['test_error'])}**" if data in found else "-" for data in data_sets]
+        epochs = ", ".join(str(found[data]["epochs"]) for data in data_sets if data in found)
+        rows.append([f"**{name}, torchscn**", size, "15", *errors, epochs])
     titles = [f"{_DATA_TITLES[name]} error %" for name in data_sets]
     return make_table(["method", "parameters", "layers", *titles, "epochs (ours)"], rows)
 
 
+def _best(runs: list[Record]) -> list[Record]:
+    """The run with the lowest error of every network on every data set; the paper's largest networks come first."""
+    found: dict[tuple[str, str], Record] = {}
+    for run in runs:
+        key = (run["data"], _architecture(run))
+        if key not in found or run["test_error"] < found[key]["test_error"]:
+            found[key] = run
+    order = ["cifar10", "cifar100", "mnist"]
+
+    def place(run: Record) -> tuple[bool, int, int, str]:
+        known = order.index(run["data"]) if run["data"] in order else len(order)
+        return not run["model"].startswith("scn"), known, -run["parameters"], _architecture(run)
+
+    return sorted(found.values(), key=place)
+
+
 def _runs(runs: list[Record]) -> str:
-    columns = ["run", "test error %", "paper %", "training error %", "epochs", "seed"]
+    columns = ["run", "test error %", "mirrored %", "paper %", "training error %", "epochs", "seed"]
     columns += ["threads", "minutes", "images/s", "commit"]
     rows = [
         [
             f"[{run['name']}](../results/{run['name']}.json)",
             _percent(run["test_error"]),
-            _percent(SCN_ERRORS.get((run["model"], run["data"]))),
+            _percent(run.get("mirrored_error")),
+            _percent(_paper_error(run)),
             _percent(run["train_error"]),
             str(run["epochs"]),
             str(run["seed"]),
@@ -197,15 +214,41 @@ def _storage(runs: list[Record]) -> str:
 def _summary(runs: list[Record]) -> str:
     rows = [
         [
-            f"{_title(run['model'])} on {_data_title(run)}",
+            f"{_architecture(run)} on {_data_title(run)}",
             f"{run['parameters'] / 1e6:.2f}M",
             _percent(run["test_error"]),
-            _percent(SCN_ERRORS.get((run["model"], run["data"]))),
-            f"{run['epochs']} epochs, {run['minutes']:.0f} minutes, CPU threads: {describe_over_time(run, 'threads')}",
+            _percent(_paper_error(run)),
+            f"{run['epochs']} epochs, {run['minutes'] / 60:.1f} hours, CPU threads: "
+            f"{describe_over_time(run, 'threads')}",
         ]
-        for run in runs
+        for run in _best(runs)
     ]
-    return make_table(["run, on a CPU", "parameters", "test error %", "paper %", "budget"], rows)
+    return make_table(["network", "parameters", "test error %", "paper %", "budget"], rows)
+
+
+def _times(runs: list[Record]) -> str:
+    """How long the paper's largest network takes, there and here."""
+    rows = []
+    for data, (hours, seconds, epochs) in TIMES.items():
+        for run in runs:
+            if run["data"] == data and run["model"] == "scn4" and "evaluation_seconds" in run:
+                threads = f"CPU, threads: {describe_over_time(run, 'threads')}"
+                ours = [f"{run['minutes'] / 60:.1f}", f"{run['evaluation_seconds']:.0f}", str(run["epochs"])]
+                rows.append([f"{_data_title(run)}, torchscn", threads, *ours])
+        title = _DATA_TITLES[data]
+        rows.append([f"{title}, paper", "four Tesla P40 GPUs", f"{hours}", f"{seconds}", str(epochs)])
+    columns = ["SCN-4 on", "machine", "hours of training", "seconds for 10,000 test images", "epochs"]
+    return make_table(columns, rows, n_texts=2)
+
+
+def _paper_error(run: Record) -> float | None:
+    """What the paper reports for this network on these images."""
+    return None if "shortcuts" in run["settings"] else SCN_ERRORS.get((run["model"], run["data"]))
+
+
+def _architecture(run: Record) -> str:
+    kind = run["settings"].get("shortcuts")
+    return f"{_title(run['model'])}, {kind} shortcuts" if kind else _title(run["model"])
 
 
 def _title(model: str) -> str:
@@ -218,7 +261,11 @@ def _data_title(run: Record) -> str:
 
 
 def _network(run: Record) -> str:
-    return f"{_title(run['model'])}, {_data_title(run)}, {run['epochs']} epochs"
+    return f"{_architecture(run)}, {_data_title(run)}, {_training(run)}"
+
+
+def _training(run: Record) -> str:
+    return f"{run['epochs']} epochs" + (", Muon" if run["settings"].get("optimizer") == "muon" else "")
 
 
 def _percent(value: float | None) -> str:
@@ -249,7 +296,7 @@ def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
     for axes, (title, runs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for index, run in enumerate(runs):
             epochs = [entry["epoch"] for entry in run["curve"]]
-            label = f"{_title(run['model'])}, {run['epochs']} epochs: {_percent(run['test_error'])} %"
+            label = f"{_architecture(run)}, {_training(run)}: {_percent(run['test_error'])} %"
             axes.plot(epochs, [entry["test_error"] for entry in run["curve"]], color=f"C{index}", label=label)
             train = [entry["train_error"] for entry in run["curve"]]
             axes.plot(epochs, train, color=f"C{index}", linestyle="--", linewidth=1)

@@ -26,6 +26,7 @@ def evaluate(
     max_iter: WholeNumber | None = None,
     batch_size: WholeNumber = 256,
     confusion: bool = False,
+    mirror: bool = False,
 ) -> None:
     """Evaluate a trained network on test images: error, classes, speed, and certificates of every layer.
 
@@ -45,6 +46,8 @@ def evaluate(
         Images per batch.
     confusion
         Also show which classes are mistaken for which.
+    mirror
+        Average the scores of every image with those of its mirror image.
     """
     from torchscn import training
     from torchscn.certificates import certify, spread_sample
@@ -60,9 +63,14 @@ def evaluate(
     n_images = len(batches.images)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("evaluating", total=n_images)
-        result = training.evaluate(trained.model, batches, progress=lambda done: progress.update(bar, completed=done))
+
+        def show(done: int) -> None:
+            progress.update(bar, completed=done)
+
+        result = training.evaluate(trained.model, batches, progress=show, mirror=mirror)
+    how = " (with mirror images)" if mirror else ""
     console.print(
-        f"test error {result.error:.2f}%  loss {result.loss:.4f}  {n_images} images, "
+        f"test error {result.error:.2f}%{how}  loss {result.loss:.4f}  {n_images} images, "
         f"{result.images_per_second:.0f} images/s, {count_parameters(trained.model):,} parameters",
         highlight=False,
     )

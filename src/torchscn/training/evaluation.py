@@ -39,6 +39,8 @@ def evaluate(
     batches: Batches,
     device: torch.device | None = None,
     progress: Callable[[int], None] | None = None,
+    *,
+    mirror: bool = False,
 ) -> Evaluation:
     """Run ``model`` in evaluation mode over one pass of ``batches``; with several ranks, each takes its share.
 
@@ -47,6 +49,7 @@ def evaluate(
         batches: unshuffled and unaugmented, usually with ``drop_last=False``.
         device: where the model is.
         progress: called after every batch with the number of images done.
+        mirror: average the scores of every image with those of its mirror image.
     """
     device = device or torch.device("cpu")
     n_classes, n_done = len(batches.images.classes), 0
@@ -62,7 +65,7 @@ def evaluate(
                 if not len(labels):
                     continue
                 x, labels = to_device(x, device), to_device(labels, device)
-                scores = model(x)
+                scores = (model(x) + model(x.flip(-1))) / 2 if mirror else model(x)
                 if scores.shape[1] != n_classes:
                     raise ValueError(
                         f"the model gives {scores.shape[1]} scores, but the images have {n_classes} classes."
