@@ -273,11 +273,11 @@ def _percent(value: float | None) -> str:
 
 
 def _draw(runs: dict[str, Record], folder: Path) -> list[Path]:
-    """Learning curves: one panel per data set, and one picture for the widths."""
+    """Learning curves: one panel per data set with the best run of every network, and one picture for the widths."""
     folder.mkdir(parents=True, exist_ok=True)
     full = [run for run in runs.values() if not run["name"].startswith(_WIDTH)]
     widths = [run for run in runs.values() if run not in full]
-    chosen = {"curves": _by_data(full), "widths": _by_data(widths)}
+    chosen = {"curves": _by_data(_best(full)), "widths": _by_data(widths)}
     return [_draw_panels(panels, folder / f"{name}.png") for name, panels in chosen.items() if panels]
 
 

@@ -65,6 +65,16 @@ def constant_width(num_classes: int, in_channels: int, options: NetworkOptions) 
     return Network(table, num_classes, in_channels, options)
 
 
+def _few_labels(count: int, epochs: int, batch_size: int) -> dict[str, Variant]:
+    """SCN-1 and its twin, trained on a few images for about the same number of steps; the rate fits the batch."""
+    settings = {"limit": count, "epochs": epochs, "batch_size": batch_size, "lr": 0.19 * batch_size / 128}
+    settings["validation"] = 2000  # there are many epochs, and a test after each
+    return {
+        f"labels{count}-scn": Variant(f"SCN-1, {count:,} images", settings),
+        f"labels{count}-cnn": Variant(f"CNN-1, {count:,} images", settings | {"model": "cnn1"}),
+    }
+
+
 _SHORT = {"validation": 5000, "epochs": 5, "lr": 0.19, "weight_decay": 1.3e-3, "warmup": 0.1}
 _MUON = {"optimizer": "muon", "decay_lam1": False}
 
@@ -87,6 +97,9 @@ CLAIMS = Study(
         "after": Variant("SCN-1, batch norm after each layer", {"norm": "after"}),
         "affine": Variant("SCN-1, scale and bias of batch norm learned", {"affine": True}),
         "reversed": Variant("SCN-2, wide layer first", {"model": "scn2", "order": "expand_reduce"}),
+        **_few_labels(500, epochs=40, batch_size=32),
+        **_few_labels(2000, epochs=25, batch_size=64),
+        **_few_labels(5000, epochs=16, batch_size=128),
     },
     questions=(
         Question("Wider expansion layers (K) lower the error.", (("scn2", "scn1"), ("scn4", "scn2"))),
@@ -105,6 +118,10 @@ CLAIMS = Study(
             (("scn1", "after"), ("scn1", "affine")),
         ),
         Question("Sparse coding beats its convolutional twin.", (("scn1", "cnn1"),)),
+        Question(
+            "It does so with few labels.",
+            tuple((f"labels{count}-scn", f"labels{count}-cnn") for count in (500, 2000, 5000)),
+        ),
     ),
 )
 
