@@ -1,15 +1,20 @@
 """Studies: which runs they need, how those are trained and recorded, and the pages made from them."""
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 
+import torchscn
 from tools.results import load_records, save_record
-from tools.study import STUDIES, list_jobs, run_job, write_pages
+from tools.study import STUDIES, Job, list_jobs, run_job, write_pages
 from tools.study.__main__ import main
+from tools.study.noise import ADAPTED, AS_TRAINED, NOISES, RAISES, adapt_lam1, add_noise
 from tools.study.questions import Question, Study, Variant
 from torchscn.models import MODELS, create_model
 from torchscn.options import NetworkOptions
+from torchscn.training import load_recipe
 
 TINY = Study(
     recipe="digits",
@@ -19,7 +24,9 @@ TINY = Study(
     questions=(Question("Small is better.", (("small", "other"),)),),
 )
 PAGES = {
-    "claims.md": "<!-- begin claims -->\n<!-- end claims -->\n<!-- begin claim-runs -->\n<!-- end claim-runs -->\n",
+    "claims.md": "".join(
+        f"<!-- begin {name} -->\n<!-- end {name} -->\n" for name in ("claims", "claim-runs", "noise", "noise-claims")
+    ),
     "training.md": "<!-- begin recipe -->\n<!-- end recipe -->\n",
 }
 
@@ -153,3 +160,41 @@ def test_the_pages_show_the_records():
     for name, record in load_records(root / "results" / "recipe").items():
         label = STUDIES["recipe"].variants[name.rpartition("-")[0]].label
         assert f"| {label} | {record['parameters']:,} |" in text
+
+
+@pytest.mark.parametrize("model", ["scn1", "cnn1"])
+def test_noise_is_measured_and_shown(tiny, docs, tmp_path, monkeypatch, model):
+    settings = {"model": model, "validation": 60, "epochs": 2, "limit": 640}
+    for seed in (0, 1):
+        config = load_recipe("digits").override(settings | {"seed": seed})
+        run_job(Job(f"{model}-{seed}", config), tmp_path / "runs" / "claims", tmp_path, None)
+    records = tmp_path / "records"
+    call(["noise", "--runs", str(tmp_path / "runs"), "--records", str(records)])
+    rows = json.loads((records / "noise" / f"{model}-0.json").read_text())["rows"]
+    treatments = [AS_TRAINED, *(f"raised by {value:g}" for value in RAISES), ADAPTED]
+    expected = treatments if model == "scn1" else [AS_TRAINED]
+    assert [(row["noise"], row["lam1"]) for row in rows] == [(noise, name) for noise in NOISES for name in expected]
+    assert all(0 <= row["error"] <= 100 for row in rows)
+    write_pages(records, docs)
+    text = (docs / "claims.md").read_text()
+    shown = "SCN-1, lam1 as trained" if model == "scn1" else "CNN-1"
+    row = next(line for line in text.splitlines() if line.startswith(f"| {shown} |"))
+    assert row.count("±") == len(NOISES)
+
+
+def test_lam1_is_adapted_to_the_noise_and_given_back():
+    model = torchscn.create_model("scn4", pretrained="mnist")
+    images = (torch.arange(28) * 9).to(torch.uint8).expand(40, 1, 28, 28)
+    own = model.blocks[0][1].lam1.detach().clone()
+    raised = [adapt_lam1(model, add_noise(images, noise), images, noise) for noise in (0, 20, 60)]
+    assert 0 <= raised[0] < 0.01
+    assert raised[0] <= raised[1] < raised[2]
+    assert torch.equal(model.blocks[0][1].lam1, own)
+
+
+def test_noise_is_the_same_for_everyone():
+    images = torch.full((500, 1, 9, 9), 128, dtype=torch.uint8)
+    noisy = add_noise(images, 20.0)
+    assert torch.equal(noisy, add_noise(images, 20.0))
+    assert torch.equal(add_noise(images, 0.0), images)
+    assert (noisy.float() - 128).std().item() == pytest.approx(20, rel=0.05)

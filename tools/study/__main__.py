@@ -64,6 +64,24 @@ def run(
             print(f"wrote {study.run_job(job, runs / name, records / name, data_dir)}")
 
 
+@app.command
+def noise(*, runs: Path = Path("runs"), records: Records = Path("results"), data_dir: Path | None = None) -> None:
+    """Test SCN-1 and its twin, trained for the claims, on noisy images; those that have no record yet.
+
+    Parameters
+    ----------
+    runs
+        Folder with one folder of runs for each study.
+    data_dir
+        Folder of the data sets; TORCHSCN_DATA if not given.
+    """
+    folders = [folder for name in ("scn1", "cnn1") for folder in sorted((runs / "claims").glob(f"{name}-*"))]
+    for folder in folders:
+        finished = (folder / "model.safetensors").exists()
+        if finished and not (records / "noise" / f"{folder.name}.json").exists():
+            print(f"wrote {study.measure_noise(folder, records / 'noise', data_dir)}")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; a mistake in the input is reported in one sentence, not a traceback."""
     try:

@@ -4,13 +4,20 @@ from pathlib import Path
 from typing import Any
 
 from tools.results import fill_page, load_records, make_table
+from tools.study.noise import ADAPTED, AS_TRAINED, NOISES, RAISES
 from tools.study.questions import STUDIES, Study
 from tools.study.verdict import compare, judge, summarize
+from torchscn.json_file import read_table
 
 __all__ = ["write_pages"]
 
 Record = dict[str, Any]
 Errors = dict[str, dict[int, float]]  # of variants, by seed
+
+_NOISE_RECORD = {
+    **{"name": str, "model": str, "seed": int},
+    "rows": [{"noise": float, "lam1": str, "raised": float, "error": float}],
+}
 
 
 def write_pages(records: Path, docs: Path) -> list[Path]:
@@ -24,9 +31,12 @@ def write_pages(records: Path, docs: Path) -> list[Path]:
         The files that were written.
     """
     claims, recipe = (_load(records / name) for name in ("claims", "recipe"))
+    noise = _load_noise(records / "noise")
     tables = {
         "claims": _claims(STUDIES["claims"], claims),
         "claim-runs": _variants(STUDIES["claims"], claims),
+        "noise": _noise(noise),
+        "noise-claims": _noise_claims(noise, STUDIES["claims"].seeds),
         "recipe": _variants(STUDIES["recipe"], recipe),
     }
     pages = [docs / "claims.md", docs / "training.md"]
@@ -73,6 +83,44 @@ def _variants(study: Study, records: dict[str, Record]) -> str:
         spread = summarize([*errors[name].values()])
         rows.append([variant.label, f"{some['parameters']:,}", str(spread), str(spread.count)])
     return make_table(["what is trained", "parameters", "error %", "seeds"], rows)
+
+
+def _load_noise(folder: Path) -> dict[int, Errors]:
+    """Errors by noise, by network and treatment of lam1, and by seed."""
+    found: dict[int, Errors] = {noise: {} for noise in NOISES}
+    for path in sorted(folder.glob("*.json")):
+        record = read_table(path, _NOISE_RECORD)
+        for row in record["rows"]:
+            name = f"{record['model']}, {row['lam1']}"
+            found[row["noise"]].setdefault(name, {})[record["seed"]] = row["error"]
+    return found
+
+
+def _noise(found: dict[int, Errors]) -> str:
+    rows = [["CNN-1", *_across(found, f"cnn1, {AS_TRAINED}")]]
+    for treatment in (AS_TRAINED, *(f"raised by {value:g}" for value in RAISES), ADAPTED):
+        rows.append([f"SCN-1, lam1 {treatment}", *_across(found, f"scn1, {treatment}")])
+    return make_table(["error % with noise of", *(str(noise) for noise in found)], rows)
+
+
+def _across(found: dict[int, Errors], name: str) -> list[str]:
+    """The error of one network in every noise."""
+    return [str(summarize([*errors[name].values()])) if name in errors else "" for errors in found.values()]
+
+
+def _noise_claims(found: dict[int, Errors], seeds: int) -> str:
+    asked = [
+        ("Sparse coding beats its twin on noisy images.", f"scn1, {AS_TRAINED}", f"cnn1, {AS_TRAINED}"),
+        ("A larger lam1 in the first layer helps (0.4 more).", "scn1, raised by 0.4", f"scn1, {AS_TRAINED}"),
+        ("lam1 can be adapted by reconstruction, without labels.", f"scn1, {ADAPTED}", f"scn1, {AS_TRAINED}"),
+    ]
+    rows = []
+    for claim, better, worse in asked:
+        for noise in NOISES[1:]:
+            gain = compare(found[noise].get(better, {}), found[noise].get(worse, {}))
+            rows.append([claim, str(noise), judge(gain, seeds), "" if gain is None else str(gain)])
+            claim = ""  # said once
+    return make_table(["claim", "noise", "verdict", "gain, points"], rows, n_texts=3)
 
 
 def _draw(study: Study, records: dict[str, Record], path: Path) -> Path:
