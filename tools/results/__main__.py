@@ -1,6 +1,5 @@
 """``python -m tools.results``: update the pages, record a run, pack its weights."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from tools import results
+from tools.command import run_command
 from torchscn.checks import check_choice
 from torchscn.weights import pretrained_folder
 
@@ -87,12 +87,7 @@ def pack(run: Path, *, records: Records = Path("results"), output: Path | None =
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; a mistake in the input is reported in one sentence, not a traceback."""
-    try:
-        app(arguments)
-    except (ValueError, RuntimeError, OSError) as error:
-        print(f"tools.results: {error}", file=sys.stderr)
-        sys.exit(1)
+    run_command(app, arguments)
 
 
 if __name__ == "__main__":

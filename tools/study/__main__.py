@@ -1,6 +1,5 @@
 """``python -m tools.study``: update the pages of the studies, or train what a study still needs."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +7,7 @@ import torch
 from cyclopts import App, Parameter
 
 from tools import study
+from tools.command import run_command
 from torchscn.checks import check_choice
 
 app = App(name="python -m tools.study", help="Questions put to the test by training.")
@@ -83,12 +83,7 @@ def noise(*, runs: Path = Path("runs"), records: Records = Path("results"), data
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; a mistake in the input is reported in one sentence, not a traceback."""
-    try:
-        app(arguments)
-    except (ValueError, RuntimeError, OSError) as error:
-        print(f"tools.study: {error}", file=sys.stderr)
-        sys.exit(1)
+    run_command(app, arguments)
 
 
 if __name__ == "__main__":

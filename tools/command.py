@@ -1,0 +1,17 @@
+"""What the commands of the tools have in common."""
+
+import sys
+
+from cyclopts import App
+
+__all__ = ["run_command"]
+
+
+def run_command(app: App, arguments: list[str] | None) -> None:
+    """Run a command; a mistake in the input is reported in one sentence, not a traceback."""
+    try:
+        app(arguments)
+    except (ValueError, RuntimeError, OSError) as error:
+        name = app.name[0].removeprefix("python -m ")
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(1)
