@@ -135,9 +135,12 @@ def test_projection_bounds_the_norm_of_atoms():
     assert layer.dictionary[0].norm().item() == pytest.approx(2.0, rel=1e-5)
     torch.testing.assert_close(layer.dictionary[0] / 2, before[0] / before[0].norm())
     assert torch.equal(layer.dictionary[1:], before[1:])
-    for bad in (0.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match="max_norm must be above 0"):
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for bad in (0.0, -1.0, float("nan"), "1"):
+        with pytest.raises((ValueError, TypeError), match="max_norm must be"):
             torchscn.project_atoms(layer, bad)
+        with pytest.raises((ValueError, TypeError), match="max_norm must be"):
+            torchscn.attach_projection(optimizer, layer, bad)
 
 
 def test_negative_lam1_counts_as_zero():

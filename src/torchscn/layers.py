@@ -363,12 +363,17 @@ def project_atoms(model: nn.Module, max_norm: float) -> None:
         >>> layer.dictionary.norm(dim=1)
         tensor([1.0000, 0.5000], grad_fn=...)
     """
-    if not max_norm > 0:
-        raise ValueError(f"max_norm must be above 0; got {max_norm}.")
+    _check_max_norm(max_norm)
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, CodingLayer):
                 module.dictionary.copy_(torch.renorm(module.dictionary, 2, 0, max_norm))
+
+
+def _check_max_norm(max_norm: float) -> None:
+    check_number("max_norm", max_norm, at_least=0)
+    if max_norm == 0:
+        raise ValueError("max_norm must be above 0: a bound of 0 would leave no atoms.")
 
 
 def attach_projection(optimizer: Optimizer, model: nn.Module, max_norm: float | None = None) -> RemovableHandle:
@@ -377,7 +382,7 @@ def attach_projection(optimizer: Optimizer, model: nn.Module, max_norm: float | 
     Args:
         optimizer: whose steps are followed by a projection.
         model: holds the sparse coding layers.
-        max_norm: the paper's bound on the norm of atoms; None: no bound.
+        max_norm: bound on the norm of atoms; None: no bound.
 
     Returns:
         A handle; call its ``remove()`` to stop.
@@ -386,6 +391,8 @@ def attach_projection(optimizer: Optimizer, model: nn.Module, max_norm: float | 
         >>> model = nn.Sequential(SparseCoding2d(3, 16), nn.ReLU())
         >>> handle = attach_projection(torch.optim.SGD(model.parameters(), lr=0.1), model)
     """
+    if max_norm is not None:
+        _check_max_norm(max_norm)
 
     def project(*_: Any) -> None:
         project_lam1(model)

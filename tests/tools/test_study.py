@@ -1,6 +1,7 @@
 """Studies: which runs they need, how those are trained and recorded, and the pages made from them."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,14 @@ from tools.study.noise import ADAPTED, AS_TRAINED, NOISES, RAISES, adapt_lam1, a
 from tools.study.questions import Question, Study, Variant
 from torchscn.models import MODELS, create_model
 from torchscn.options import NetworkOptions
-from torchscn.training import load_recipe
+from torchscn.training import DivergenceError, Interrupted, load_recipe
 
 TINY = Study(
     recipe="digits",
     common={"epochs": 1, "limit": 64, "stem": 4},
     seeds=2,
     variants={"small": Variant("small"), "other": Variant("other", {"lr": 0.01}), "more": Variant("more", seeds=3)},
-    questions=(Question("Small is better.", (("small", "other"),)),),
+    questions=(Question("Small is better.", "us", (("small", "other"),)),),
 )
 PAGES = {
     "claims.md": "".join(
@@ -123,6 +124,7 @@ def test_a_run_that_was_stopped_goes_on(tiny, tmp_path):
     ("errors", "verdict", "gain"),
     [
         ({"small-0": 10.0, "small-1": 11.0, "other-0": 12.0, "other-1": 13.2}, "holds", "2.10 ± 0.10"),
+        ({"small-0": 10.0, "small-1": 11.0, "other-0": 12.0, "other-1": 14.0}, "leans to yes", "2.50 ± 0.50"),
         ({"small-0": 12.0, "small-1": 13.2, "other-0": 10.0, "other-1": 11.0}, "fails", "-2.10 ± 0.10"),
         ({"small-0": 10.0, "small-1": 13.0, "other-0": 12.0, "other-1": 11.0}, "undecided", "0.00 ± 2.00"),
         ({"small-0": 10.0, "other-0": 12.0, "other-1": 11.0}, "open (1 of 2 seeds)", "2.00"),
@@ -154,12 +156,45 @@ def test_unknown_names_are_refused(capsys, arguments, words):
     assert words in capsys.readouterr().err
 
 
-def test_the_pages_show_the_records():
+def test_the_pages_show_the_records(tmp_path):
     root = Path(__file__).parent.parent.parent
-    text = (root / "docs" / "training.md").read_text()
-    for name, record in load_records(root / "results" / "recipe").items():
-        label = STUDIES["recipe"].variants[name.rpartition("-")[0]].label
-        assert f"| {label} | {record['parameters']:,} |" in text
+    for name in PAGES:
+        shutil.copy(root / "docs" / name, tmp_path)
+    write_pages(root / "results", tmp_path)
+    for name in PAGES:
+        assert (tmp_path / name).read_text() == (root / "docs" / name).read_text()
+
+
+def test_one_run_that_fails_does_not_stop_the_others(tiny, tmp_path, monkeypatch, capsys):
+    def run(job, *_):
+        if job.name == "small-0":
+            raise DivergenceError("the loss became nan.")
+        return job.name
+
+    monkeypatch.setattr("tools.study.run_job", run)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "claims", "--runs", str(tmp_path), "--records", str(tmp_path)])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 1
+    assert "wrote more-2" in out
+    assert err == "small-0: the loss became nan.\ntools.study: not trained: small-0.\n"
+
+
+def test_ctrl_c_ends_without_a_traceback(tiny, tmp_path, monkeypatch, capsys):
+    def run(*_):
+        raise Interrupted("stopped in epoch 1", 2)
+
+    monkeypatch.setattr("tools.study.run_job", run)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "claims", "--runs", str(tmp_path), "--records", str(tmp_path)])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "\nstopped in epoch 1\n"
+
+
+def test_noise_needs_runs(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["noise", "--runs", str(tmp_path)])
+    assert "holds no run of scn1 or cnn1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("model", ["scn1", "cnn1"])

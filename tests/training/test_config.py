@@ -85,6 +85,7 @@ def test_json_round_trip(tmp_path):
         ({"early_size": "0"}, ["early_size", "at least 0.1"]),
         ({"early_share": "2"}, ["early_share must be at most 1"]),
         ({"max_norm": "-1"}, ["max_norm", "at least 0"]),
+        ({"max_norm": "1", "unit_norm": "true"}, ["max_norm does nothing beside unit_norm"]),
         ({"alternate_flip": "true"}, ["alternate_flip needs flip"]),
         ({"alternate_flip": "true", "flip": "true", "per_image": "false"}, ["alternate_flip needs"]),
     ],

@@ -1,5 +1,6 @@
 """``python -m tools.study``: update the pages of the studies, or train what a study still needs."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -58,10 +59,17 @@ def run(
     for variant in only or ():
         check_choice("only", variant, chosen.variants)
     torch.set_num_threads(threads)
+    failed = []
     for job in study.list_jobs(chosen):
         wanted = not only or job.name.rpartition("-")[0] in only
         if wanted and not (records / name / f"{job.name}.json").exists():
-            print(f"wrote {study.run_job(job, runs / name, records / name, data_dir)}")
+            try:
+                print(f"wrote {study.run_job(job, runs / name, records / name, data_dir)}")
+            except (ValueError, RuntimeError, OSError) as error:  # the others do not need it
+                failed.append(job.name)
+                print(f"{job.name}: {error}", file=sys.stderr)
+    if failed:
+        raise RuntimeError(f"not trained: {', '.join(failed)}.")
 
 
 @app.command
@@ -76,6 +84,8 @@ def noise(*, runs: Path = Path("runs"), records: Records = Path("results"), data
         Folder of the data sets; TORCHSCN_DATA if not given.
     """
     folders = [folder for name in ("scn1", "cnn1") for folder in sorted((runs / "claims").glob(f"{name}-*"))]
+    if not folders:
+        raise ValueError(f"{runs / 'claims'} holds no run of scn1 or cnn1; `run claims scn1 cnn1` trains them.")
     for folder in folders:
         finished = (folder / "model.safetensors").exists()
         if finished and not (records / "noise" / f"{folder.name}.json").exists():

@@ -62,15 +62,15 @@ def _claims(study: Study, records: dict[str, Record]) -> str:
     errors = _errors(study, records)
     rows = []
     for question in study.questions:
-        claim = question.claim
+        said = [question.claim, question.source]
         for better, worse in question.pairs:
             gain = compare(errors[better], errors[worse])
             labels = [study.variants[name].label for name in (better, worse)]
             shown = [str(summarize([*errors[name].values()])) if errors[name] else "" for name in (better, worse)]
             cells = [f"{label}: {error}" if error else label for label, error in zip(labels, shown, strict=True)]
-            rows.append([claim, *cells, judge(gain, study.seeds), "" if gain is None else str(gain)])
-            claim = ""  # said once
-    return make_table(["claim", "said to be better", "than", "verdict", "gain, points"], rows, n_texts=4)
+            rows.append([*said, *cells, judge(gain, study.seeds), "" if gain is None else str(gain)])
+            said = ["", ""]
+    return make_table(["claim", "source", "said to be better", "than", "verdict", "gain, points"], rows, n_texts=5)
 
 
 def _variants(study: Study, records: dict[str, Record]) -> str:
@@ -91,6 +91,8 @@ def _load_noise(folder: Path) -> dict[int, Errors]:
     for path in sorted(folder.glob("*.json")):
         record = read_table(path, _NOISE_RECORD)
         for row in record["rows"]:
+            if row["noise"] not in found:
+                continue  # measured when other noises were asked for
             name = f"{record['model']}, {row['lam1']}"
             found[row["noise"]].setdefault(name, {})[record["seed"]] = row["error"]
     return found
@@ -119,7 +121,7 @@ def _noise_claims(found: dict[int, Errors], seeds: int) -> str:
         for noise in NOISES[1:]:
             gain = compare(found[noise].get(better, {}), found[noise].get(worse, {}))
             rows.append([claim, str(noise), judge(gain, seeds), "" if gain is None else str(gain)])
-            claim = ""  # said once
+            claim = ""
     return make_table(["claim", "noise", "verdict", "gain, points"], rows, n_texts=3)
 
 

@@ -31,10 +31,12 @@ class Question:
 
     Args:
         claim: one sentence.
+        source: who says so: the paper's text, its authors' program, or we ask.
         pairs: names of variants; the claim says that the first has the smaller error.
     """
 
     claim: str
+    source: str
     pairs: tuple[tuple[str, str], ...]
 
 
@@ -102,24 +104,26 @@ CLAIMS = Study(
         **_few_labels(5000, epochs=16, batch_size=128),
     },
     questions=(
-        Question("Wider expansion layers (K) lower the error.", (("scn2", "scn1"), ("scn4", "scn2"))),
+        Question("Wider expansion layers (K) lower the error.", "text", (("scn2", "scn1"), ("scn4", "scn2"))),
         Question(
             "Learning lam1 in every layer lowers the error.",
-            (("scn1", "zero"), ("learned", "fixed"), ("scn1", "fixed"), ("atoms", "scn1")),
+            "text",
+            (("scn1", "zero"), ("learned", "fixed"), ("scn1", "fixed")),
         ),
+        Question("One lam1 for every atom is better than one for every layer.", "asked by us", (("atoms", "scn1"),)),
         Question(
             "Bottlenecks use parameters better than layers of constant width.",
+            "text",
             (("scn4", "constant4"),),
         ),
-        Question("A bound on the norms of atoms is worth having.", (("bound1", "scn1"), ("bound4", "scn1"))),
-        Question("In a module, the slim layer comes first.", (("scn2", "reversed"),)),
-        Question(
-            "Batch norm belongs before the layer, and without scale and bias.",
-            (("scn1", "after"), ("scn1", "affine")),
-        ),
-        Question("Sparse coding beats its convolutional twin.", (("scn1", "cnn1"),)),
+        Question("A bound on the norms of atoms does harm.", "text", (("scn1", "bound1"), ("scn1", "bound4"))),
+        Question("In a module, the slim layer comes first.", "program", (("scn2", "reversed"),)),
+        Question("Batch norm belongs before the layer, not after it.", "program", (("scn1", "after"),)),
+        Question("Batch norm needs no scale and bias.", "program", (("scn1", "affine"),)),
+        Question("Sparse coding beats its convolutional twin.", "asked by us", (("scn1", "cnn1"),)),
         Question(
             "It does so with few labels.",
+            "asked by us",
             tuple((f"labels{count}-scn", f"labels{count}-cnn") for count in (500, 2000, 5000)),
         ),
     ),

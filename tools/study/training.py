@@ -8,6 +8,7 @@ from tools.results import record_run, save_record
 from tools.study.questions import Study, constant_width
 from torchscn.models import MODELS
 from torchscn.training import TrainConfig, load_recipe, train
+from torchscn.training.run_folder import RunFolder
 
 __all__ = ["Job", "list_jobs", "run_job"]
 
@@ -43,5 +44,5 @@ def run_job(job: Job, runs: Path, records: Path, data_dir: Path | None) -> Path:
     """
     MODELS.setdefault("constant4", constant_width)
     folder = runs / job.name
-    train(job.config, folder, data_dir=data_dir, resume=(folder / "checkpoint.safetensors").exists())
+    train(job.config, folder, data_dir=data_dir, resume=RunFolder(folder).has_checkpoint())
     return save_record(records, record_run(folder))

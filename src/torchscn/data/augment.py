@@ -64,6 +64,8 @@ class Augmentation:
     def __post_init__(self) -> None:
         check_count("shift", self.shift, at_least=0)
         check_count("cutout", self.cutout, at_least=0)
+        if self.alternate_flip and not (self.flip and self.per_image):
+            raise ValueError("alternate_flip needs flip and per_image.")
 
     def check_fits(self, height: int, width: int) -> None:
         """Check that shift and cutout are no larger than images of this size."""

@@ -26,7 +26,7 @@ __all__ = ["ExploreServer", "make_server", "serve"]
 
 ADDRESS = "127.0.0.1"
 PATIENCE = 20.0  # seconds to wait for a client that is slow, or has nothing to say
-LAST_ANSWER = 5.0  # seconds to wait for an answer in the making at the end
+LAST_ANSWER = 5.0  # seconds to wait for answers in the making at the end
 LARGEST_JSON = 2**20
 LARGEST_IMAGE = 16 * 2**20
 JSON = "application/json"
@@ -77,10 +77,12 @@ class ExploreServer(ThreadingHTTPServer):
     def server_close(self) -> None:
         """Also end the connections: a thread that still runs when Python ends can take the whole process down."""
         super().server_close()
-        for request, thread in list(self._open.items()):
+        still_open, deadline = list(self._open.items()), time.monotonic() + LAST_ANSWER
+        for request, _ in still_open:
             with suppress(OSError):  # it has just been closed
                 request.shutdown(socket.SHUT_RDWR)
-            thread.join(LAST_ANSWER)
+        for _, thread in still_open:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away in the middle is nothing to report."""

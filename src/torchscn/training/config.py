@@ -54,7 +54,7 @@ class TrainConfig(Settings):
     validation: int = setting(
         0, "training images held out and tested on instead of the test set", at_least=0, whole=True
     )
-    limit: int = setting(0, "use only this many training images, for a quick try; 0: all", at_least=0, whole=True)
+    limit: int = setting(0, "use only this many training images, drawn with the seed; 0: all", at_least=0, whole=True)
     mean: str = setting("channel", "which mean to subtract", choices=("channel", "pixel"))
     divide_std: bool = setting(False, "also divide by the standard deviation per channel")
     shift: int = setting(0, "random shift, up to this many pixels", at_least=0, whole=True)
@@ -65,7 +65,9 @@ class TrainConfig(Settings):
     early_size: float = setting(
         1.0, "sides of the images early in the run, as a share of the full ones", at_least=0.1, at_most=1
     )
-    early_share: float = setting(0.5, "share of the epochs with images of early_size", at_least=0, at_most=1)
+    early_share: float = setting(
+        0.5, "share of the epochs with images of early_size, rounded up to whole epochs", at_least=0, at_most=1
+    )
 
     # Model
     model: str = setting("scn1", "one of torchscn.list_models()")
@@ -93,14 +95,14 @@ class TrainConfig(Settings):
     weight_decay: float = setting(5e-4, "on everything that Muon does not move", at_least=0)
     decay_lam1: bool = setting(True, "weight decay on lam1, too")
     max_norm: float = setting(
-        0.0, "scale atoms with a larger norm down to this norm after each step, as in the paper; 0: never", at_least=0
+        0.0, "scale atoms with a larger norm down to this norm after each step; 0: never", at_least=0
     )
     clip: float = setting(0.0, "scale gradients with a larger norm down to this norm; 0: never", at_least=0)
     label_smoothing: float = setting(0.0, "share of the label spread over all classes", at_least=0, below=1)
     ema: float = setting(
         0.0, "decay of averaged weights, which are then evaluated and saved; 0: none", at_least=0, below=1
     )
-    seed: int = setting(0, "seed of initial weights, order and augmentation", whole=True)
+    seed: int = setting(0, "seed of initial weights, order, augmentation and limit", whole=True)
 
     # Computation
     amp: bool = setting(False, "bfloat16 in forward pass and loss, outside sparse coding; only on CUDA devices")
@@ -137,8 +139,12 @@ class TrainConfig(Settings):
             raise ValueError(f"with schedule='onecycle', warmup is a share of the run below 1; got {self.warmup}.")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0.")
+        if self.max_norm and self.options.get("unit_norm"):
+            raise ValueError(
+                "max_norm does nothing beside unit_norm, which uses the atoms at norm 1; choose one of them."
+            )
         if self.alternate_flip and not (self.flip and self.per_image):
-            raise ValueError("alternate_flip needs flip and per_image.")
+            raise ValueError("alternate_flip needs flip and per_image.")  # as Augmentation says, before data is read
 
     def make_model(self, num_classes: int, in_channels: int, overrides: Mapping[str, Any] | None = None) -> "Network":
         """The network these settings describe, with the options in ``overrides`` changed."""

@@ -91,7 +91,7 @@ def load_data(config: TrainConfig, data_dir: Path | None) -> tuple[ImageSet, Ima
         test_set = data.load(config.data, "test", data_dir)
     if config.limit:
         # At random, because the images of a folder are sorted by class.
-        order = torch.randperm(len(train_set), generator=torch.Generator().manual_seed(0))
+        order = torch.randperm(len(train_set), generator=torch.Generator().manual_seed(config.seed))
         train_set = train_set.take(order[: config.limit].sort().values)
     return train_set, test_set
 

@@ -40,7 +40,7 @@ def image_scale(config: TrainConfig, epoch: int) -> float:
         >>> [image_scale(config, epoch) for epoch in range(4)]
         [0.75, 0.75, 1.0, 1.0]
     """
-    return config.early_size if epoch < round(config.early_share * config.epochs) else 1.0
+    return config.early_size if epoch < config.early_share * config.epochs else 1.0
 
 
 def _triangle(progress: float, peak: float) -> float:
