@@ -1,6 +1,7 @@
 """The pages of the studies: tables between markers, and a picture of the claims."""
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tools.results import fill_page, load_records, make_table
@@ -126,7 +127,7 @@ def _noise_claims(found: dict[int, Errors], seeds: int) -> str:
 
 
 def _draw(study: Study, records: dict[str, Record], path: Path) -> Path:
-    """The error of every variant, each seed a dot."""
+    """The error of every variant, each seed a dot; one that did not learn is written at the edge."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -134,11 +135,16 @@ def _draw(study: Study, records: dict[str, Record], path: Path) -> Path:
 
     errors = {name: found for name, found in _errors(study, records).items() if found}
     figure, axes = plt.subplots(figsize=(8, 0.9 + 0.34 * len(errors)), layout="constrained")
+    edge = 1.6 * median(summarize([*found.values()]).mean for found in errors.values())
     for row, (name, found) in enumerate(errors.items()):
         spread = summarize([*found.values()])
+        axes.axhline(row, color="0.92", zorder=0)
+        if spread.mean > edge:
+            beside, text = axes.get_yaxis_transform(), f"{spread.mean:.0f} % →"
+            axes.text(1.0, row, text, transform=beside, ha="right", va="center", backgroundcolor="white")
+            continue
         axes.plot([*found.values()], [row] * len(found), "o", color="tab:blue", alpha=0.45, markersize=5)
         axes.errorbar(spread.mean, row, xerr=2 * (spread.error or 0), fmt="|", color="black", capsize=3, markersize=10)
-        axes.axhline(row, color="0.92", zorder=0)
         if name == "scn1":
             axes.axvline(spread.mean, color="tab:orange", linewidth=1, zorder=0)
     axes.set_yticks(range(len(errors)), [study.variants[name].label for name in errors])
