@@ -108,6 +108,19 @@ def test_training_from_the_command_line(tmp_path, capsys):
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
+def test_one_of_several_processes_leaves_at_once(tmp_path, monkeypatch, capsys):
+    """Python's own way out can abort a process whose gloo threads still run."""
+    codes = []
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr("torchscn.training.train", lambda *_, **__: None)
+    monkeypatch.setattr("os._exit", codes.append)
+    call(capsys, "train", "digits", "--run-dir", str(tmp_path))
+    assert codes == [0]
+    monkeypatch.delenv("RANK")
+    call(capsys, "train", "digits", "--run-dir", str(tmp_path))
+    assert codes == [0]
+
+
 def test_resuming_needs_the_run_folder(capsys):
     code, _, err = call(capsys, "train", "digits", "--resume")
     assert code == 1

@@ -1,6 +1,7 @@
 """``scn train`` and ``scn recipes``."""
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -72,6 +73,19 @@ def train(
     with naming_flags(*flags):
         config.make_model(num_classes=2, in_channels=1)  # an impossible network fails before the data are loaded
         training.train(config, run_dir, data_dir=data_dir, resume=resume, device=device, quiet=quiet)
+    if "RANK" in os.environ:
+        _leave_at_once()
+
+
+def _leave_at_once() -> None:
+    """End one of several processes whose work is done, without Python's own way out.
+
+    Gloo's threads outlive the group. One of them that lets go of a tensor while Python ends brings the process down,
+    and torchrun takes the whole run for failed.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def spell_out_switches(arguments: list[str]) -> list[str]:
