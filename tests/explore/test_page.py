@@ -334,6 +334,7 @@ def test_examples_say_whether_the_answer_is_right(browser, visit):
         page.get_by_role("button", name="Test image: 4").click()
         expect(page.locator("#answer")).to_have_text(re.compile("correct|but this is: 4"))
         assert page.get_by_role("button", name="Test image: 4").get_attribute("aria-pressed") == "true"
+        page.close()  # before the server, which may be in the middle of an answer
 
 
 def test_a_convolutional_twin_has_channels_and_nothing_to_rebuild(browser, visit):
@@ -345,6 +346,7 @@ def test_a_convolutional_twin_has_channels_and_nothing_to_rebuild(browser, visit
             expect(page.locator(hidden)).to_be_hidden()
         expect(page.locator("#maps-title")).to_contain_text("channels")
         expect(page.locator("#place")).to_contain_text("channels in use")
+        page.close()  # before the server, which may be in the middle of an answer
 
 
 def test_names_of_classes_are_text(browser, visit):
@@ -356,6 +358,7 @@ def test_names_of_classes_are_text(browser, visit):
         expect(page.locator("#answer")).to_contain_text("<img src=x")
         expect(page.locator("h1")).to_have_text("<b>bold</b>")
         assert page.locator("img").count() == 0
+        page.close()  # before the server, which may be in the middle of an answer
 
 
 def test_when_the_program_has_ended_the_page_says_so(browser, visit):
@@ -368,6 +371,7 @@ def test_when_the_program_has_ended_the_page_says_so(browser, visit):
         page.unroute("**/look")
         page.locator("#up").click()
         expect(page.get_by_role("alert")).to_be_hidden()
+        page.close()  # before the server, which may be in the middle of an answer
     assert any("ERR_FAILED" in visit.complaints.pop() for _ in list(visit.complaints))
 
 
