@@ -9,10 +9,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from tools.results import save_record
-from torchscn.data import Batches
+from torchscn.data import Batches, ImageSet
 from torchscn.layers import SparseCoding2d
 from torchscn.network import Network
-from torchscn.training import TrainedModel, evaluate, evaluation_batches, load_trained
+from torchscn.training import TrainedModel, evaluate, load_trained
 from torchscn.training.loop import load_data
 
 __all__ = ["ADAPTED", "AS_TRAINED", "NOISES", "RAISES", "adapt_lam1", "add_noise", "measure_noise"]
@@ -39,23 +39,25 @@ def measure_noise(folder: Path, records: Path, data_dir: Path | None) -> Path:
         The file of the record.
     """
     trained = load_trained(folder)
-    batches = evaluation_batches(trained, data_dir)
-    batches.images = batches.images.take(range(min(N_IMAGES, len(batches.images))))
-    clean = load_data(trained.config, data_dir)[0].images[:N_SAMPLES]
+    train_set, test_set = load_data(trained.config, data_dir)
+    test_set, clean = test_set.take(range(min(N_IMAGES, len(test_set)))), train_set.images[:N_SAMPLES]
     rows = [
         {"noise": noise, "lam1": name, "raised": raised, "error": round(error, 4)}
         for noise in NOISES
-        for name, raised, error in _errors(trained, batches, noise, clean)
+        for name, raised, error in _errors(trained, test_set, noise, clean)
     ]
     config = trained.config
     return save_record(records, {"name": folder.name, "model": config.model, "seed": config.seed, "rows": rows})
 
 
-def _errors(trained: TrainedModel, batches: Batches, noise: float, clean: Tensor) -> Iterator[tuple[str, float, float]]:
+def _errors(
+    trained: TrainedModel, test_set: ImageSet, noise: float, clean: Tensor
+) -> Iterator[tuple[str, float, float]]:
     """What was done to lam1, by how much it was raised, and the error in percent."""
-    model, images = trained.model, add_noise(batches.images.images, noise)
-    noisy = replace(batches.images, images=images)
-    batches = Batches(noisy, batches.batch_size, batches.normalization, shuffle=False, drop_last=False)
+    model, images = trained.model, add_noise(test_set.images, noise)
+    assert model.normalization is not None
+    noisy = replace(test_set, images=images)
+    batches = Batches(noisy, 256, model.normalization, shuffle=False, drop_last=False)
     yield AS_TRAINED, 0.0, evaluate(model, batches).error
     if trained.config.model.startswith("scn"):
         layer = _first(model)[1]

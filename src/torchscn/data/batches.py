@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -70,7 +71,6 @@ class Batches:
         _check_ranks(rank, world_size, batch_size)
         if augmentation is not None:
             augmentation.check_fits(*images.images.shape[2:])
-        self._mirrored_first = torch.rand(len(images), generator=_generator("flip", seed)) < 0.5  # in the first epoch
         self.images = images
         self.batch_size = batch_size
         self.normalization = normalization
@@ -113,6 +113,11 @@ class Batches:
             return _pin(x, self.pinned_for), _pin(labels, self.pinned_for)
 
         return _map_ahead(make, numbers) if self.prefetch else (make(number) for number in numbers)
+
+    @cached_property
+    def _mirrored_first(self) -> Tensor:
+        """Which images alternating flips mirror in the first epoch."""
+        return torch.rand(len(self.images), generator=_generator("flip", self.seed)) < 0.5
 
     def _order(self, epoch: int) -> Tensor:
         """The order of the images in this epoch."""
