@@ -102,15 +102,31 @@ def load_records(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def describe_commands(record: dict[str, Any]) -> str:
-    """The commands of a run: the first, and those that resumed it.
+    """The commands of a run: the first, and those that resumed it where they ask for something else.
 
     Example:
         >>> describe_commands({"environment": {"command": "scn train digits"}})
         '`scn train digits`'
+        >>> resumed = [{"command": "scn train digits --resume", "after_epochs": epoch} for epoch in (2, 5)]
+        >>> describe_commands({"environment": {"command": "scn train digits", "resumed": resumed}})
+        '`scn train digits`, resumed after epochs 2, 5'
     """
     environment = record["environment"]
-    again = [f"after epoch {entry['after_epochs']} `{entry['command']}`" for entry in environment.get("resumed", ())]
-    return ", ".join([f"`{environment['command']}`", *again])
+    told: list[tuple[str, list[str]]] = [(environment["command"], [])]
+    for entry in environment.get("resumed", ()):
+        command, epoch = entry["command"], str(entry["after_epochs"])
+        if command.replace(" --resume", "") == told[-1][0].replace(" --resume", ""):
+            told[-1][1].append(epoch)
+        else:
+            told.append((command, [epoch]))
+    first, *others = told
+    parts = [f"`{first[0]}`{_resumed(first[1])}"]
+    parts += [f"after epoch {epochs[0]} `{command}`{_resumed(epochs[1:])}" for command, epochs in others]
+    return ", ".join(parts)
+
+
+def _resumed(epochs: list[str]) -> str:
+    return f", resumed after epoch{'s' if len(epochs) > 1 else ''} {', '.join(epochs)}" if epochs else ""
 
 
 def describe_over_time(record: dict[str, Any], what: str) -> str:
