@@ -153,6 +153,8 @@ RECIPE = Study(
             "Muon 0.02, scale and bias of batch norm learned", _MUON | {"muon_lr": 0.02, "affine": True}
         ),
         "muon02-atoms": Variant("Muon 0.02, lam1 per atom", _MUON | {"muon_lr": 0.02, "per_atom": True}),
+        "muon02-ridge01": Variant("Muon 0.02, lam2 = 0.1", _MUON | {"muon_lr": 0.02, "lam2": 0.1}),
+        "muon02-ridge1": Variant("Muon 0.02, lam2 = 1", _MUON | {"muon_lr": 0.02, "lam2": 1.0}),
         "muon02-ema": Variant("Muon 0.02, weights averaged (0.998)", _MUON | {"muon_lr": 0.02, "ema": 0.998}),
         "muon02-tight": Variant("Muon 0.02, tolerance 1e-3", _MUON | {"muon_lr": 0.02, "tol": 1e-3}),
         "cnn-base": Variant("twin: gradient descent as above", {"model": "cnn1"}, seeds=3),
