@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -102,7 +103,7 @@ def load_records(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def describe_commands(record: dict[str, Any]) -> str:
-    """The commands of a run: the first, and those that resumed it where they ask for something else.
+    """The commands of a run: the first, and those that resumed it where more than the number of threads differs.
 
     Example:
         >>> describe_commands({"environment": {"command": "scn train digits"}})
@@ -112,21 +113,26 @@ def describe_commands(record: dict[str, Any]) -> str:
         '`scn train digits`, resumed after epochs 2, 5'
     """
     environment = record["environment"]
-    told: list[tuple[str, list[str]]] = [(environment["command"], [])]
+    told: list[tuple[str, list[int]]] = [(environment["command"], [])]
     for entry in environment.get("resumed", ()):
-        command, epoch = entry["command"], str(entry["after_epochs"])
-        if command.replace(" --resume", "") == told[-1][0].replace(" --resume", ""):
-            told[-1][1].append(epoch)
-        else:
-            told.append((command, [epoch]))
-    first, *others = told
-    parts = [f"`{first[0]}`{_resumed(first[1])}"]
+        if _what_is_asked(entry["command"]) != _what_is_asked(told[-1][0]):
+            told.append((entry["command"], []))
+        told[-1][1].append(entry["after_epochs"])
+    (first, epochs), *others = told
+    parts = [f"`{first}`{_resumed(epochs)}"]
     parts += [f"after epoch {epochs[0]} `{command}`{_resumed(epochs[1:])}" for command, epochs in others]
     return ", ".join(parts)
 
 
-def _resumed(epochs: list[str]) -> str:
-    return f", resumed after epoch{'s' if len(epochs) > 1 else ''} {', '.join(epochs)}" if epochs else ""
+def _what_is_asked(command: str) -> str:
+    return re.sub(r" --resume\b| --threads \d+", "", command)
+
+
+def _resumed(epochs: list[int]) -> str:
+    distinct = list(dict.fromkeys(epochs))
+    if not distinct:
+        return ""
+    return f", resumed after epoch{'s' if len(distinct) > 1 else ''} {', '.join(map(str, distinct))}"
 
 
 def describe_over_time(record: dict[str, Any], what: str) -> str:
@@ -135,10 +141,14 @@ def describe_over_time(record: dict[str, Any], what: str) -> str:
     Example:
         >>> describe_over_time({"environment": {"threads": 1, "resumed": [{"threads": 1}, {"threads": 2}]}}, "threads")
         '1, then 2'
+        >>> describe_over_time({"environment": {"threads": 1, "resumed": [{"threads": 2}, {"threads": 1}]}}, "threads")
+        '1 and 2 in turns'
     """
     environment = record["environment"]
     values = [environment[what], *(entry[what] for entry in environment.get("resumed", ()))]
-    return ", then ".join(str(value) for value, _ in itertools.groupby(values))
+    changes = [str(value) for value, _ in itertools.groupby(values)]
+    distinct = list(dict.fromkeys(changes))
+    return ", then ".join(changes) if len(changes) == len(distinct) else f"{' and '.join(distinct)} in turns"
 
 
 def _short(value: Any) -> Any:

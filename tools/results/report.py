@@ -292,7 +292,7 @@ def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-    figure = Figure(figsize=(5.2 * len(panels), 4), layout="constrained")
+    figure = Figure(figsize=(5.2 * len(panels), 5), layout="constrained")
     for axes, (title, runs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for index, run in enumerate(runs):
             epochs = [entry["epoch"] for entry in run["curve"]]
@@ -306,7 +306,8 @@ def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
         axes.yaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-        axes.legend(title="last epoch, test")
+        # Below the panel, where it hides no curve.
+        axes.legend(title="last epoch, test", loc="upper center", bbox_to_anchor=(0.5, -0.15))
         axes.spines[["top", "right"]].set_visible(False)
     # No date or version inside: the same records give the same file.
     figure.savefig(path, dpi=110, metadata={"Software": None})
