@@ -73,6 +73,9 @@ class TrainConfig(Settings):
     model: str = setting("scn1", "one of torchscn.list_models()")
     preset: str | None = setting(None, "options as in the authors' program or the paper's text", choices=tuple(PRESETS))
     options: Mapping[str, Any] = field(default_factory=dict)  # the options of the network that are set
+    start_from: str | None = setting(
+        None, "a finished run's folder or a network of the package, whose weights to start from; none: random ones"
+    )
 
     # Optimisation
     epochs: int = setting(10, "passes over the training images", at_least=1, whole=True)

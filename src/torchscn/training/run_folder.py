@@ -78,8 +78,13 @@ class RunFolder:
             finally:
                 _release_lock(file)
 
-    def begin(self, config: TrainConfig) -> None:
-        """Create the folder with the settings and the environment; a resumed run must have the same settings."""
+    def begin(self, config: TrainConfig, started_from: Mapping[str, Any] | None = None) -> None:
+        """Create the folder with the settings and the environment; a resumed run must have the same settings.
+
+        Args:
+            config: all settings.
+            started_from: what a new run starts from, if not from random weights; kept with the environment.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         if self.has_checkpoint() and self.config.exists() and (kept := read_config(self.config)) != config:
             before, now = kept.flat(), config.flat()
@@ -90,7 +95,20 @@ class RunFolder:
             )
         _write_text(self.config, config.to_json())
         if not self.has_checkpoint():
-            _write_text(self.environment, json.dumps(describe_environment(), indent=2) + "\n")
+            environment = describe_environment() | ({"started_from": started_from} if started_from else {})
+            _write_text(self.environment, json.dumps(environment, indent=2) + "\n")
+
+    def count_epochs(self) -> int | None:
+        """The epochs that a finished run's weights were trained for, with those of the weights it started from.
+
+        None where nobody knows: the network it started from, or the record of that, does not say.
+        """
+        config = read_config(self.config)
+        if config.start_from is None:
+            return config.epochs
+        started_from = (_read_environment(self.environment) or {}).get("started_from")
+        before = started_from.get("epochs") if isinstance(started_from, dict) else None
+        return before + config.epochs if isinstance(before, int) else None
 
     def mend_records(self, n_epochs: int, *, finished: bool) -> list[str]:
         """Prepare the records of a run that is resumed after ``n_epochs`` epochs.

@@ -1,0 +1,54 @@
+"""Training that goes on from a trained network instead of random weights."""
+
+from pathlib import Path
+from typing import Any
+
+from torchscn.network import Network
+from torchscn.training.config import ConfigError
+from torchscn.training.run_folder import RunFolder, load_trained
+from torchscn.weights import file_hash, fill_model, load_pretrained, pretrained_folder
+
+__all__ = ["adopt_start", "describe_start", "load_start"]
+
+
+def load_start(name: str) -> Network:
+    """The network to start from.
+
+    Args:
+        name: the folder of a finished run, or a name from :func:`torchscn.list_pretrained`.
+
+    Raises:
+        ConfigError: the run is not finished.
+        ValueError: there is no such folder or network, or it cannot be read.
+    """
+    trained = load_trained(name)
+    if trained.note is not None:
+        raise ConfigError(f"start_from={name!r} cannot be used: {trained.note} Finish it first (--resume).")
+    return trained.model
+
+
+def adopt_start(model: Network, start: Network, classes: tuple[str, ...], name: str) -> None:
+    """Give a network the weights of another one; the classifier only where both tell the same classes apart.
+
+    Args:
+        model: the network to train.
+        start: the trained one, of the same shape.
+        classes: what ``model`` is to tell apart.
+        name: of the trained one, for errors.
+    """
+    weights = start.state_dict()
+    if start.classes != classes:
+        weights |= {key: value for key, value in model.state_dict().items() if key.startswith("classifier.")}
+    fill_model(model, weights, f"start_from={name!r}")
+
+
+def describe_start(name: str) -> dict[str, Any]:
+    """What a run starts from: the name, the SHA-256 of the file of weights, and the epochs these were trained for.
+
+    The epochs include those of a network that it started from itself; they are None where nobody knows.
+    """
+    if not Path(name).exists():
+        path = pretrained_folder() / f"{name}.safetensors"
+        return {"name": name, "sha256": file_hash(path), "epochs": load_pretrained(name).about.get("epochs")}
+    run = RunFolder(Path(name))
+    return {"name": name, "sha256": file_hash(run.weights), "epochs": run.count_epochs()}
