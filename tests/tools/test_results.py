@@ -226,6 +226,23 @@ def test_times_stand_beside_those_of_the_paper(run):
     assert f"| MNIST, torchscn | CPU, threads: {threads} | 1.5 | 12 | 2 |\n| MNIST, paper | four Tesla" in table
 
 
+def test_epochs_of_the_network_a_run_started_from_are_told(run, tmp_path):
+    folder = tmp_path / "next"
+    train(QUICK.override({"start_from": str(run), "epochs": 1}), folder, quiet=True)
+    record = record_run(folder) | {"model": "scn4", "data": "cifar10"}
+    tables = make_tables({"next": record})
+    assert "| 2 + 1 epochs, " in tables["summary"]
+    assert "hours for the last 1, CPU" in tables["summary"]
+    assert "| 2 + 1 |" in tables["runs"]
+    assert "torchscn" not in tables["times"], "its hours are not those of the whole training"
+    record = record_run(folder) | {"storage": compare_storage(folder, None)}
+    path = pack_weights(folder, record, tmp_path)
+    assert read_weights(path).about["epochs"] == 3
+    card = path.with_suffix(".md").read_text()
+    assert "2 + 1 epochs" in card
+    assert weights.file_hash(run / "model.safetensors") in card
+
+
 def test_place_without_a_table():
     with pytest.raises(ValueError, match="no table 'nonsense'"):
         fill_page("<!-- begin nonsense --><!-- end nonsense -->", {"runs": ""})

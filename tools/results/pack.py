@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from tools.results.compare import FIRST
-from tools.results.record import describe_commands, describe_over_time
+from tools.results.record import describe_commands, describe_epochs, describe_over_time
 from torchscn.training import load_trained
 from torchscn.training.run_folder import RunFolder
 from torchscn.weights import HASHES, TrainedWeights, file_hash, read_weights, write_weights
@@ -38,6 +38,7 @@ def pack_weights(folder: Path, record: dict[str, Any], output: Path) -> Path:
         "model": record["model"],
         "data": record["data"],
         "options": load_trained(folder).config.model_options(),
+        "epochs": RunFolder(folder).count_epochs(),
         "test_error": half["error"],
         f"wrong_of_first_{FIRST}": half[f"wrong_of_first_{FIRST}"],
         "command": describe_commands(record),
@@ -58,7 +59,8 @@ def _card(record: dict[str, Any], about: dict[str, Any], weights: TrainedWeights
     means = ", ".join(f"{value:.4f}" for value in weights.normalization["mean"].mean((1, 2)).tolist())
     spreads = ", ".join(f"{value:.4f}" for value in weights.normalization["std"].flatten().tolist())
     settings = ", ".join(f"{name} {value}" for name, value in record["settings"].items())
-    budget = f"{record['minutes']:.0f} minutes, CPU threads: {describe_over_time(record, 'threads')}"
+    threads = describe_over_time(record, "threads")
+    budget = f"{describe_epochs(record)} epochs, {record['minutes']:.0f} minutes, CPU threads: {threads}"
     full, half = (row["error"] for row in record["storage"])
     return f"""# {record["model"]} trained on {record["data"]}
 
@@ -72,7 +74,8 @@ names = [model.classes[i] for i in scores.argmax(1)]
 |---|---|
 | parameters | {record["parameters"]:,} |
 | test error | {half:.2f} % of the {record["data"]} test images ({full:.2f} % before storing in float16) |
-| trained on | the training images of {record["data"]}, {record["epochs"]} epochs, {budget} |
+| trained on | the training images of {record["data"]}, {budget} |
+| started from | {_start(record)} |
 | command | {about["command"]} (seed {record["seed"]}, commit {about["commit"]}) |
 | settings | {settings} |
 | preprocessing | (pixels / 255 - mean) / std per channel; mean {means}; std {spreads} |
@@ -81,3 +84,11 @@ names = [model.classes[i] for i in scores.argmax(1)]
 The last epoch's weights, not those of the best epoch. The network answers with one of these classes whatever it is
 shown; it knows images of {height} x {width} pixels like those of {record["data"]} and nothing else.
 """
+
+
+def _start(record: dict[str, Any]) -> str:
+    """What a run started from, in words."""
+    found = record["environment"].get("started_from")
+    if not found:
+        return "random weights"
+    return f"{found['name']} (SHA-256 of the file: {found['sha256']}); the minutes do not include its own"

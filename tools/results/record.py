@@ -12,14 +12,26 @@ from torchscn.json_file import find_misfit, read_table
 from torchscn.training import load_trained
 from torchscn.training.run_folder import RunFolder, count_parameters
 
-__all__ = ["describe_commands", "describe_over_time", "keep_comparisons", "load_records", "record_run", "save_record"]
+__all__ = [
+    "count_epochs_before",
+    "describe_commands",
+    "describe_epochs",
+    "describe_over_time",
+    "keep_comparisons",
+    "load_records",
+    "record_run",
+    "save_record",
+]
 
 _CURVE = ("epoch", "train_loss", "train_error", "test_loss", "test_error", "lr", "seconds", "images_per_second")
 _COMPARISONS = ("storage", "solvers", "mirrored_error")
 
 # What the tables and pictures need of a record.
 _CALL = {"command": object, "threads": object, "commit": object}
-_ENVIRONMENT = _CALL | {"resumed?": [_CALL | {"after_epochs": object}]}
+_ENVIRONMENT = _CALL | {
+    "resumed?": [_CALL | {"after_epochs": object}],
+    "started_from?": {"name": str, "sha256": str, "epochs": object},
+}
 _COMPARED = {"error": float, "other_answers": float}
 _RECORD = {
     **dict.fromkeys(("name", "model", "data", "tested_on"), str),
@@ -133,6 +145,28 @@ def _resumed(epochs: list[int]) -> str:
     if not distinct:
         return ""
     return f", resumed after epoch{'s' if len(distinct) > 1 else ''} {', '.join(map(str, distinct))}"
+
+
+def count_epochs_before(record: dict[str, Any]) -> int:
+    """The epochs of the network that a run started from; 0 for random weights, and where nobody knows."""
+    return (record["environment"].get("started_from") or {}).get("epochs") or 0
+
+
+def describe_epochs(record: dict[str, Any]) -> str:
+    """The epochs of a run, after those of the network it started from.
+
+    Example:
+        >>> describe_epochs({"epochs": 8, "environment": {}})
+        '8'
+        >>> describe_epochs({"epochs": 8, "environment": {"started_from": {"name": "scn1-cifar10", "epochs": 60}}})
+        '60 + 8'
+        >>> describe_epochs({"epochs": 8, "environment": {"started_from": {"name": "scn1-cifar10", "epochs": None}}})
+        '? + 8'
+    """
+    started_from = record["environment"].get("started_from")
+    if not started_from:
+        return str(record["epochs"])
+    return f"{started_from['epochs'] or '?'} + {record['epochs']}"
 
 
 def describe_over_time(record: dict[str, Any], what: str) -> str:

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tools.results.paper import CIFAR, MNIST, SCN_ERRORS, TIMES, PaperRow
-from tools.results.record import describe_commands, describe_over_time, load_records
+from tools.results.record import (
+    count_epochs_before,
+    describe_commands,
+    describe_epochs,
+    describe_over_time,
+    load_records,
+)
 from torchscn.data import DATASETS
 
 __all__ = ["fill_page", "make_table", "make_tables", "write_report"]
@@ -102,7 +108,7 @@ def _beside_paper(paper: Sequence[PaperRow], data_sets: Sequence[str], runs: lis
         found = {run["data"]: run for run in ours if _architecture(run) == name}
         size = f"{next(iter(found.values()))['parameters'] / 1e6:.2f}M"
         errors = [f"**{_percent(found[data]['test_error'])}**" if data in found else "-" for data in data_sets]
-        epochs = ", ".join(str(found[data]["epochs"]) for data in data_sets if data in found)
+        epochs = ", ".join(describe_epochs(found[data]) for data in data_sets if data in found)
         rows.append([f"**{name}, torchscn**", size, "15", *errors, epochs])
     titles = [f"{_DATA_TITLES[name]} error %" for name in data_sets]
     return make_table(["method", "parameters", "layers", *titles, "epochs (ours)"], rows)
@@ -134,7 +140,7 @@ def _runs(runs: list[Record]) -> str:
             _percent(run.get("mirrored_error")),
             _percent(_paper_error(run)),
             _percent(run["train_error"]),
-            str(run["epochs"]),
+            describe_epochs(run),
             str(run["seed"]),
             describe_over_time(run, "threads"),
             f"{run['minutes']:.0f}",
@@ -172,7 +178,7 @@ def _recipe(run: Record) -> dict[str, Any]:
 
 def _twin_row(run: Record) -> list[str]:
     size, errors = f"{run['parameters']:,}", (_percent(run["test_error"]), _percent(run["train_error"]))
-    return [_title(run["model"]), _data_title(run), size, *errors, str(run["epochs"]), f"{run['minutes']:.0f}"]
+    return [_title(run["model"]), _data_title(run), size, *errors, describe_epochs(run), f"{run['minutes']:.0f}"]
 
 
 def _widths(runs: list[Record]) -> str:
@@ -218,17 +224,24 @@ def _summary(runs: list[Record]) -> str:
             f"{run['parameters'] / 1e6:.2f}M",
             _percent(run["test_error"]),
             _percent(_paper_error(run)),
-            f"{run['epochs']} epochs, {run['minutes'] / 60:.1f} hours, CPU threads: "
-            f"{describe_over_time(run, 'threads')}",
+            _budget(run),
         ]
         for run in _best(runs)
     ]
     return make_table(["network", "parameters", "test error %", "paper %", "budget"], rows)
 
 
+def _budget(run: Record) -> str:
+    """What a run cost; the hours are its own, not those of the network it started from."""
+    last = f" for the last {run['epochs']}" if "started_from" in run["environment"] else ""
+    threads = describe_over_time(run, "threads")
+    return f"{describe_epochs(run)} epochs, {run['minutes'] / 60:.1f} hours{last}, CPU threads: {threads}"
+
+
 def _times(runs: list[Record]) -> str:
-    """How long the paper's largest network takes, there and here."""
+    """How long the paper's largest network takes, from the first epoch to the last, there and here."""
     rows = []
+    runs = [run for run in runs if "started_from" not in run["environment"]]
     for data, (hours, seconds, epochs) in TIMES.items():
         for run in runs:
             if run["data"] == data and run["model"] == "scn4" and "evaluation_seconds" in run:
@@ -265,7 +278,7 @@ def _network(run: Record) -> str:
 
 
 def _training(run: Record) -> str:
-    return f"{run['epochs']} epochs" + (", Muon" if run["settings"].get("optimizer") == "muon" else "")
+    return f"{describe_epochs(run)} epochs" + (", Muon" if run["settings"].get("optimizer") == "muon" else "")
 
 
 def _percent(value: float | None) -> str:
@@ -295,7 +308,7 @@ def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
     figure = Figure(figsize=(5.2 * len(panels), 5), layout="constrained")
     for axes, (title, runs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for index, run in enumerate(runs):
-            epochs = [entry["epoch"] for entry in run["curve"]]
+            epochs = [count_epochs_before(run) + entry["epoch"] for entry in run["curve"]]
             label = f"{_architecture(run)}, {_training(run)}: {_percent(run['test_error'])} %"
             axes.plot(epochs, [entry["test_error"] for entry in run["curve"]], color=f"C{index}", label=label)
             train = [entry["train_error"] for entry in run["curve"]]

@@ -1,0 +1,110 @@
+"""Training that starts from a trained network."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from runs import QUICK, assert_same_weights, weights
+
+from torchscn.training import CheckpointError, ConfigError, load_trained, loop, train
+from torchscn.training.checkpoint import CURRENT
+from torchscn.training.loop import train_step
+from torchscn.training.start import adopt_start, describe_start
+from torchscn.weights import file_hash, list_pretrained, pretrained_folder
+
+CONFIG = QUICK.override({"ema": 0.0, "epochs": 1})
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("first") / "run"
+    train(CONFIG, folder, quiet=True)
+    return folder
+
+
+def test_the_weights_are_those_of_the_trained_network(first, tmp_path):
+    still = {"lr": 0.0, "weight_decay": 0.0, "seed": 5}
+    train(CONFIG.override({"start_from": str(first), **still}), tmp_path / "next", quiet=True)
+    before, after = weights(first), weights(tmp_path / "next")
+    for name, value in before.items():
+        is_weight = name.startswith("model/") and "running" not in name and "num_batches" not in name
+        if is_weight:  # preprocessing and statistics of batch norm follow the images of the run
+            assert torch.equal(value, after[name]), name
+    train(CONFIG.override(still), tmp_path / "random", quiet=True)
+    name = "model/classifier.weight"
+    assert not torch.equal(before[name], weights(tmp_path / "random")[name])
+
+
+def test_other_classes_get_a_new_classifier(first):
+    trained = load_trained(first).model
+    names = tuple("abcdefghij")
+    for classes, kept in ((trained.classes, True), (names, False)):
+        torch.manual_seed(1)
+        model = CONFIG.make_model(10, 1)
+        adopt_start(model, trained, classes, "first")
+        assert torch.equal(model.classifier.weight, trained.classifier.weight) == kept
+        dictionaries = [dict(one.named_parameters())["blocks.3.1.dictionary"] for one in (model, trained)]
+        assert torch.equal(*dictionaries)
+    model = CONFIG.make_model(3, 1)
+    adopt_start(model, trained, names[:3], "first")
+    assert model.classifier.weight.shape[0] == 3
+
+
+def test_a_resumed_run_does_not_need_its_start(first, tmp_path, monkeypatch):
+    start = tmp_path / "start"
+    shutil.copytree(first, start)
+    config = CONFIG.override({"start_from": str(start), "checkpoint_seconds": 0.0})
+    train(config, tmp_path / "whole", quiet=True)
+    left = iter(range(2))
+
+    def step(*arguments):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return train_step(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "train_step", step)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "broken", quiet=True)
+    shutil.rmtree(start)
+    train(config, tmp_path / "broken", resume=True, quiet=True)
+    assert_same_weights(tmp_path / "whole", tmp_path / "broken")
+    environment = json.loads((tmp_path / "broken" / "environment.json").read_text())
+    assert environment["started_from"]["name"] == str(start)
+    assert len(environment["resumed"]) == 1
+
+
+def test_the_folder_says_what_a_run_started_from(first, tmp_path):
+    second, third = tmp_path / "second", tmp_path / "third"
+    train(CONFIG.override({"start_from": str(first), "epochs": 2}), second, quiet=True)
+    train(CONFIG.override({"start_from": str(second)}), third, quiet=True)
+    found = [json.loads((folder / "environment.json").read_text())["started_from"] for folder in (second, third)]
+    assert found[0] == {"name": str(first), "sha256": file_hash(first / "model.safetensors"), "epochs": 1}
+    assert found[1]["epochs"] == 3
+    assert describe_start(str(third))["epochs"] == 4
+    (second / "environment.json").write_text("damaged")
+    assert describe_start(str(second))["epochs"] is None
+
+
+def test_networks_of_the_package_are_known_by_their_hash():
+    for name in list_pretrained():
+        described = describe_start(name)
+        assert described["name"] == name
+        assert described["sha256"] in (pretrained_folder() / "SHA256SUMS").read_text()
+
+
+def test_what_cannot_be_started_from(first, tmp_path):
+    with pytest.raises(ValueError, match="neither a run folder nor a network of the package"):
+        train(CONFIG.override({"start_from": "scn9-digits"}), tmp_path / "a", quiet=True)
+    with pytest.raises(CheckpointError, match=r"start_from=.*belongs to another network"):
+        train(CONFIG.override({"start_from": str(first), "width": 2}), tmp_path / "b", quiet=True)
+    with pytest.raises(CheckpointError, match="belongs to another network"):  # grey digits, colour network
+        train(CONFIG.override({"start_from": "scn1-cifar10", "stem": 16}), tmp_path / "c", quiet=True)
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(first, unfinished)
+    (unfinished / "model.safetensors").unlink()
+    assert (unfinished / CURRENT).exists()
+    with pytest.raises(ConfigError, match=r"not finished.*--resume"):
+        train(CONFIG.override({"start_from": str(unfinished)}), tmp_path / "d", quiet=True)
+    assert not [path for path in tmp_path.iterdir() if path.name in "abcd"]
