@@ -57,6 +57,17 @@ def test_the_command_is_what_was_typed(monkeypatch, arguments, command):
     assert describe_environment()["command"] == command
 
 
+def test_the_command_names_a_package_that_was_run(tmp_path):
+    package = tmp_path / "tools" / "study"
+    package.mkdir(parents=True)
+    (package / "__main__.py").write_text(
+        "from torchscn.environment import describe_environment\nprint(describe_environment()['command'])\n"
+    )
+    for call, command in ((["-m", "tools.study"], "python -m tools.study"), ([str(package)], "python study")):
+        done = subprocess.run([sys.executable, *call, "run"], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == f"{command} run"
+
+
 def make_checkout(folder: Path, tracked: bool) -> Path:
     """A checkout with the package in it, which git tracks or not; returns the package's module."""
     package = folder / "torchscn"

@@ -58,10 +58,17 @@ def _processor() -> str:
 
 
 def _command() -> str:
-    """The command that was typed: ``scn`` with its arguments, or the script that called us."""
-    program = Path(sys.argv[0])
-    is_ours = program.stem == "scn" or program.parts[-2:] == ("torchscn", "__main__.py")
-    return " ".join(["scn" if is_ours else f"python {program.name}", *sys.argv[1:]])
+    """The command that was typed: ``scn`` with its arguments, or the script or package that called us."""
+    return " ".join([_program(Path(sys.argv[0])), *sys.argv[1:]])
+
+
+def _program(path: Path) -> str:
+    if path.stem == "scn" or path.parts[-2:] == ("torchscn", "__main__.py"):
+        return "scn"
+    if path.name != "__main__.py":
+        return f"python {path.name}"
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)  # known where a package was run with -m
+    return f"python -m {spec.parent}" if spec and spec.parent else f"python {path.parent.name}"
 
 
 def _commit() -> str | None:

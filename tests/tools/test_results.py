@@ -226,6 +226,26 @@ def test_times_stand_beside_those_of_the_paper(run):
     assert f"| MNIST, torchscn | CPU, threads: {threads} | 1.5 | 12 | 2 |\n| MNIST, paper | four Tesla" in table
 
 
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("scn train digits --run-dir /home/me/runs/x --lr 1/2", "scn train digits --run-dir runs/x --lr 1/2"),
+        ("scn train digits --run-dir=/x --data folder:/home/me/photos/cats?size=32", None),
+        ("python -m tools.study run claims", "python -m tools.study run claims"),
+    ],
+)
+def test_records_do_not_tell_where_folders_are(run, tmp_path, typed, kept):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    path = folder / "environment.json"
+    again = {"after_epochs": 1, "threads": 1, "commit": "a", "command": f"{typed} --resume"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": typed, "resumed": [again]}))
+    environment = record_run(folder)["environment"]
+    kept = kept or "scn train digits --run-dir=x --data folder:photos/cats?size=32"
+    assert environment["command"] == kept
+    assert environment["resumed"][0]["command"] == f"{kept} --resume"
+
+
 def test_epochs_of_the_network_a_run_started_from_are_told(run, tmp_path):
     folder = tmp_path / "next"
     train(QUICK.override({"start_from": str(run), "epochs": 1}), folder, quiet=True)

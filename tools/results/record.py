@@ -76,11 +76,31 @@ def record_run(folder: Path) -> dict[str, Any]:
         "minutes": round(sum(m["seconds"] + m["evaluation_seconds"] for m in metrics) / 60, 2),
         "images_per_second": round(mean(m["images_per_second"] for m in metrics), 1),
         "evaluation_seconds": round(min(m["evaluation_seconds"] for m in metrics), 1),
-        "settings": config.changed_settings(),
-        "environment": read_table(run.environment, _ENVIRONMENT),
+        "settings": _without_places(config.changed_settings()),
+        "environment": _without_places(read_table(run.environment, _ENVIRONMENT)),
         "curve": [{key: _short(entry[key]) for key in _CURVE} for entry in metrics],
         "layers": [{key: _short(value) for key, value in layer.items()} for layer in last["layers"]],
     }
+
+
+def _without_places(value: Any) -> Any:
+    """The value with the last two parts of every full path: where folders are on a machine is nobody's concern.
+
+    Example:
+        >>> _without_places({"command": "scn train digits --run-dir /home/me/runs/x --lr 1"})
+        {'command': 'scn train digits --run-dir runs/x --lr 1'}
+    """
+    if isinstance(value, dict):
+        return {name: _without_places(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_without_places(entry) for entry in value]
+    return " ".join(map(_shorten, value.split(" "))) if isinstance(value, str) else value
+
+
+def _shorten(word: str) -> str:
+    before, slash, path = word.partition("/")
+    is_full_path = bool(slash) and (not before or before[-1] in "=:")
+    return before + "/".join(path.split("/")[-2:]) if is_full_path else word
 
 
 def keep_comparisons(folder: Path, record: dict[str, Any]) -> None:
