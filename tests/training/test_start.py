@@ -92,6 +92,8 @@ def test_networks_of_the_package_are_known_by_their_hash():
         described = describe_start(name)
         assert described["name"] == name
         assert described["sha256"] in (pretrained_folder() / "SHA256SUMS").read_text()
+    with pytest.raises(ValueError, match="no weights 'scn9-digits' come with this version"):
+        describe_start("scn9-digits")
 
 
 def test_what_cannot_be_started_from(first, tmp_path):

@@ -48,7 +48,8 @@ def describe_start(name: str) -> dict[str, Any]:
     The epochs include those of a network that it started from itself; they are None where nobody knows.
     """
     if not Path(name).exists():
+        weights = load_pretrained(name)
         path = pretrained_folder() / f"{name}.safetensors"
-        return {"name": name, "sha256": file_hash(path), "epochs": load_pretrained(name).about.get("epochs")}
+        return {"name": name, "sha256": file_hash(path), "epochs": weights.about.get("epochs")}
     run = RunFolder(Path(name))
     return {"name": name, "sha256": file_hash(run.weights), "epochs": run.count_epochs()}
