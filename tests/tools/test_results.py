@@ -87,6 +87,17 @@ def test_runs_with_damaged_records_are_not_recorded(run, tmp_path, name, text):
         record_run(folder)
 
 
+@pytest.mark.parametrize(("loss", "kept"), [(1.78040263e20, 1.7804e20), (float("inf"), None), (float("nan"), None)])
+def test_a_run_whose_test_loss_exploded_is_recorded(run, tmp_path, loss, kept):
+    folder = Path(shutil.copytree(run, tmp_path / "run"))
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    metrics[0]["test_loss"] = loss
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in metrics))
+    path = save_record(tmp_path / "kept", record_run(folder))
+    (record,) = load_records(path.parent).values()
+    assert record["curve"][0]["test_loss"] == pytest.approx(kept)
+
+
 def test_solvers_agree_from_the_command_line(run, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["add", str(run), "--compare", "200", "--records", str(tmp_path)])

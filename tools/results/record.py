@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 from pathlib import Path
 from statistics import mean
@@ -44,7 +45,10 @@ _RECORD = {
     "storage?": [_COMPARED | {"stored_as": str}],
     "solvers?": [_COMPARED | {"solver": str, "tol": float, "images": int}],
 }
-_METRICS: list[dict[str, Any]] = [dict.fromkeys((*_CURVE, "evaluation_seconds"), float) | {"layers": [{}]}]
+_METRICS: list[dict[str, Any]] = [
+    # The test loss of a run that went wrong may be as large as a number can be; a failure is recorded like a success.
+    dict.fromkeys((*_CURVE, "evaluation_seconds"), float) | {"layers": [{}], "test_loss": object}
+]
 
 
 def record_run(folder: Path) -> dict[str, Any]:
@@ -206,8 +210,10 @@ def describe_over_time(record: dict[str, Any], what: str) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Six digits of a number are plenty."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    """Six digits of a number are plenty; JSON has no word for one that is not finite."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def _lines(value: Any) -> str:
