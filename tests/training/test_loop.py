@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import QUICK, assert_same_weights, digits, small_model, weights
+from runs import QUICK, assert_same_weights, digits, small_model, train_until_interrupted, weights
 from torch import nn
 
 import torchscn
@@ -139,17 +139,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, settings):
 def test_a_network_with_shortcuts_is_resumed_exactly(tmp_path, monkeypatch, shortcuts, optimizer):
     config = QUICK.override({"shortcuts": shortcuts, "optimizer": optimizer, "checkpoint_seconds": 0.0})
     train(config, tmp_path / "whole", quiet=True)
-    left = iter(range(5))  # an epoch has four steps
-
-    def step(*arguments):
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return train_step(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "train_step", step)
-        with pytest.raises(KeyboardInterrupt):
-            train(config, tmp_path / "broken", quiet=True)
+    train_until_interrupted(config, tmp_path / "broken", 5, monkeypatch)  # an epoch has four steps
     assert load_checkpoint(tmp_path / "broken")[0].position.batch == 1
     train(config, tmp_path / "broken", resume=True, quiet=True)
     assert_same_weights(tmp_path / "whole", tmp_path / "broken")

@@ -5,11 +5,10 @@ import shutil
 
 import pytest
 import torch
-from runs import QUICK, assert_same_weights, weights
+from runs import QUICK, assert_same_weights, train_until_interrupted, weights
 
-from torchscn.training import CheckpointError, ConfigError, load_trained, loop, train
+from torchscn.training import CheckpointError, ConfigError, load_trained, train
 from torchscn.training.checkpoint import CURRENT
-from torchscn.training.loop import train_step
 from torchscn.training.start import adopt_start, describe_start
 from torchscn.weights import file_hash, list_pretrained, pretrained_folder
 
@@ -56,17 +55,7 @@ def test_a_resumed_run_does_not_need_its_start(first, tmp_path, monkeypatch):
     shutil.copytree(first, start)
     config = CONFIG.override({"start_from": str(start), "checkpoint_seconds": 0.0})
     train(config, tmp_path / "whole", quiet=True)
-    left = iter(range(2))
-
-    def step(*arguments):
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return train_step(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "train_step", step)
-        with pytest.raises(KeyboardInterrupt):
-            train(config, tmp_path / "broken", quiet=True)
+    train_until_interrupted(config, tmp_path / "broken", 2, monkeypatch)
     shutil.rmtree(start)
     train(config, tmp_path / "broken", resume=True, quiet=True)
     assert_same_weights(tmp_path / "whole", tmp_path / "broken")
