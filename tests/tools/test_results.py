@@ -87,15 +87,16 @@ def test_runs_with_damaged_records_are_not_recorded(run, tmp_path, name, text):
         record_run(folder)
 
 
+@pytest.mark.parametrize("which", ["train_loss", "test_loss"])
 @pytest.mark.parametrize(("loss", "kept"), [(1.78040263e20, 1.7804e20), (float("inf"), None), (float("nan"), None)])
-def test_a_run_whose_test_loss_exploded_is_recorded(run, tmp_path, loss, kept):
+def test_a_run_whose_loss_exploded_is_recorded(run, tmp_path, which, loss, kept):
     folder = Path(shutil.copytree(run, tmp_path / "run"))
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    metrics[0]["test_loss"] = loss
+    metrics[0][which] = loss
     (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in metrics))
     path = save_record(tmp_path / "kept", record_run(folder))
     (record,) = load_records(path.parent).values()
-    assert record["curve"][0]["test_loss"] == pytest.approx(kept)
+    assert record["curve"][0][which] == pytest.approx(kept)
 
 
 def test_solvers_agree_from_the_command_line(run, tmp_path, capsys):
@@ -243,6 +244,7 @@ def test_times_stand_beside_those_of_the_paper(run):
         ("scn train digits --run-dir /home/me/runs/x --lr 1/2", "scn train digits --run-dir runs/x --lr 1/2"),
         ("scn train digits --run-dir=/x --data folder:/home/me/photos/cats?size=32", None),
         ("python -m tools.study run claims", "python -m tools.study run claims"),
+        ("scn train a / b --run-dir /home/me/runs/x/", "scn train a / b --run-dir runs/x"),
     ],
 )
 def test_records_do_not_tell_where_folders_are(run, tmp_path, typed, kept):
@@ -251,7 +253,11 @@ def test_records_do_not_tell_where_folders_are(run, tmp_path, typed, kept):
     path = folder / "environment.json"
     again = {"after_epochs": 1, "threads": 1, "commit": "a", "command": f"{typed} --resume"}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"command": typed, "resumed": [again]}))
-    environment = record_run(folder)["environment"]
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"data": "folder:/home/me/photos/cats"}))
+    record = record_run(folder)
+    assert record["data"] == record["settings"]["data"] == "folder:photos/cats"
+    environment = record["environment"]
     kept = kept or "scn train digits --run-dir=x --data folder:photos/cats?size=32"
     assert environment["command"] == kept
     assert environment["resumed"][0]["command"] == f"{kept} --resume"
@@ -272,6 +278,21 @@ def test_epochs_of_the_network_a_run_started_from_are_told(run, tmp_path):
     card = path.with_suffix(".md").read_text()
     assert "2 + 1 epochs" in card
     assert weights.file_hash(run / "model.safetensors") in card
+
+
+def test_a_start_is_not_forgotten_with_the_environment(run, tmp_path):
+    folder = tmp_path / "next"
+    train(QUICK.override({"start_from": str(run), "epochs": 1}), folder, quiet=True)
+    path = folder / "environment.json"
+    environment = json.loads(path.read_text())
+    del environment["started_from"]  # what a resumed run writes anew does not know it
+    path.write_text(json.dumps(environment))
+    record = record_run(folder) | {"model": "scn4", "data": "cifar10"}
+    tables = make_tables({"next": record})
+    assert "| ? + 1 epochs, " in tables["summary"]
+    assert "torchscn" not in tables["times"]
+    packed = pack_weights(folder, record | {"storage": compare_storage(folder, None)}, tmp_path)
+    assert "random weights" not in packed.with_suffix(".md").read_text()
 
 
 def test_place_without_a_table():

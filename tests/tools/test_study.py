@@ -17,6 +17,7 @@ from torchscn.models import MODELS, create_model
 from torchscn.options import NetworkOptions
 from torchscn.training import DivergenceError, Interrupted, load_recipe
 
+ROOT = Path(__file__).parents[2]
 TINY = Study(
     recipe="digits",
     common={"epochs": 1, "limit": 64, "stem": 4},
@@ -46,6 +47,13 @@ def docs(tmp_path: Path) -> Path:
     for name, text in PAGES.items():
         (folder / name).write_text(text)
     return folder
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_records_have_the_settings_of_their_study(name):
+    wanted = {job.name: job.config.changed_settings() for job in list_jobs(STUDIES[name])}
+    for record in load_records(ROOT / "results" / name).values():
+        assert record["settings"] == json.loads(json.dumps(wanted[record["name"]])), record["name"]
 
 
 def record_errors(folder: Path, errors: dict[str, float]) -> None:

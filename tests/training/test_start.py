@@ -3,13 +3,15 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
-from runs import QUICK, assert_same_weights, train_until_interrupted, weights
+from PIL import Image
+from runs import QUICK, assert_same_weights, digits, small_model, train_until_interrupted, weights
 
-from torchscn.training import CheckpointError, ConfigError, load_trained, train
+from torchscn.training import CheckpointError, ConfigError, TrainConfig, fit, train
 from torchscn.training.checkpoint import CURRENT
-from torchscn.training.start import adopt_start, describe_start
+from torchscn.training.start import adopt_start, describe_start, load_start
 from torchscn.weights import file_hash, list_pretrained, pretrained_folder
 
 CONFIG = QUICK.override({"ema": 0.0, "epochs": 1})
@@ -36,17 +38,18 @@ def test_the_weights_are_those_of_the_trained_network(first, tmp_path):
 
 
 def test_other_classes_get_a_new_classifier(first):
-    trained = load_trained(first).model
+    start = load_start(str(first))
+    trained = start.model
     names = tuple("abcdefghij")
     for classes, kept in ((trained.classes, True), (names, False)):
         torch.manual_seed(1)
         model = CONFIG.make_model(10, 1)
-        adopt_start(model, trained, classes, "first")
+        adopt_start(model, start, classes)
         assert torch.equal(model.classifier.weight, trained.classifier.weight) == kept
         dictionaries = [dict(one.named_parameters())["blocks.3.1.dictionary"] for one in (model, trained)]
         assert torch.equal(*dictionaries)
     model = CONFIG.make_model(3, 1)
-    adopt_start(model, trained, names[:3], "first")
+    adopt_start(model, start, names[:3])
     assert model.classifier.weight.shape[0] == 3
 
 
@@ -85,7 +88,28 @@ def test_networks_of_the_package_are_known_by_their_hash():
         describe_start("scn9-digits")
 
 
+def test_weights_of_the_package_for_other_images(tmp_path):
+    for number in range(16):
+        path = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), 15 * number, dtype=np.uint8)).save(path)
+    config = TrainConfig(data=f"folder:{tmp_path / 'photos'}?size=16", start_from="scn1-cifar10", epochs=1)
+    still = {"batch_size": 4, "lr": 0.0, "weight_decay": 0.0}
+    train(config.override(still), tmp_path / "run", quiet=True)
+    packed = load_start("scn1-cifar10").model.state_dict()
+    trained = weights(tmp_path / "run")
+    assert torch.equal(packed["blocks.3.1.dictionary"], trained["model/blocks.3.1.dictionary"])
+    assert trained["model/classifier.weight"].shape[0] == 2
+
+
+def test_a_network_of_ones_own_does_not_start_from_anything(first, tmp_path):
+    fit(small_model(), *digits(), CONFIG.override({"start_from": str(first)}), tmp_path, quiet=True)
+    assert "started_from" not in json.loads((tmp_path / "environment.json").read_text())
+
+
 def test_what_cannot_be_started_from(first, tmp_path):
+    with pytest.raises(ConfigError, match="start_from is empty"):
+        CONFIG.override({"start_from": ""})
     with pytest.raises(ValueError, match="neither a run folder nor a network of the package"):
         train(CONFIG.override({"start_from": "scn9-digits"}), tmp_path / "a", quiet=True)
     with pytest.raises(CheckpointError, match=r"start_from=.*belongs to another network"):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from tools.results.compare import FIRST
-from tools.results.record import describe_commands, describe_epochs, describe_over_time
+from tools.results.record import describe_commands, describe_epochs, describe_over_time, find_start
 from torchscn.training import load_trained
 from torchscn.training.run_folder import RunFolder
 from torchscn.weights import HASHES, TrainedWeights, file_hash, read_weights, write_weights
@@ -88,7 +88,7 @@ shown; it knows images of {height} x {width} pixels like those of {record["data"
 
 def _start(record: dict[str, Any]) -> str:
     """What a run started from, in words."""
-    found = record["environment"].get("started_from")
-    if not found:
+    found = find_start(record)
+    if found is None:
         return "random weights"
-    return f"{found['name']} (SHA-256 of the file: {found['sha256']}); the minutes do not include its own"
+    return f"{found['name']} (SHA-256 of the file: {found['sha256'] or 'lost'}); the minutes do not include its own"

@@ -18,6 +18,7 @@ __all__ = [
     "describe_commands",
     "describe_epochs",
     "describe_over_time",
+    "find_start",
     "keep_comparisons",
     "load_records",
     "record_run",
@@ -46,8 +47,8 @@ _RECORD = {
     "solvers?": [_COMPARED | {"solver": str, "tol": float, "images": int}],
 }
 _METRICS: list[dict[str, Any]] = [
-    # The test loss of a run that went wrong may be as large as a number can be; a failure is recorded like a success.
-    dict.fromkeys((*_CURVE, "evaluation_seconds"), float) | {"layers": [{}], "test_loss": object}
+    # The losses of a run that went wrong may be as large as a number can be; a failure is recorded like a success.
+    dict.fromkeys((*_CURVE, "evaluation_seconds"), float) | {"layers": [{}], "train_loss": object, "test_loss": object}
 ]
 
 
@@ -70,7 +71,7 @@ def record_run(folder: Path) -> dict[str, Any]:
     return {
         "name": folder.resolve().name,
         "model": config.model,
-        "data": config.data,
+        "data": _without_places(config.data),
         "tested_on": "validation images" if config.validation else "test images",
         "parameters": count_parameters(trained.model),
         "epochs": config.epochs,
@@ -102,8 +103,8 @@ def _without_places(value: Any) -> Any:
 
 
 def _shorten(word: str) -> str:
-    before, slash, path = word.partition("/")
-    is_full_path = bool(slash) and (not before or before[-1] in "=:")
+    before, _, path = word.rstrip("/").partition("/")
+    is_full_path = bool(path) and (not before or before[-1] in "=:")
     return before + "/".join(path.split("/")[-2:]) if is_full_path else word
 
 
@@ -171,26 +172,37 @@ def _resumed(epochs: list[int]) -> str:
     return f", resumed after epoch{'s' if len(distinct) > 1 else ''} {', '.join(map(str, distinct))}"
 
 
+def find_start(record: dict[str, Any]) -> dict[str, Any] | None:
+    """What a run started from; None for random weights.
+
+    Example:
+        >>> find_start({"settings": {"start_from": "runs/a"}, "environment": {"lost": "the first environment"}})
+        {'name': 'runs/a', 'sha256': None, 'epochs': None}
+    """
+    name = record["settings"].get("start_from")
+    unknown = {"name": name, "sha256": None, "epochs": None}
+    return record["environment"].get("started_from", unknown) if name is not None else None
+
+
 def count_epochs_before(record: dict[str, Any]) -> int:
     """The epochs of the network that a run started from; 0 for random weights, and where nobody knows."""
-    return (record["environment"].get("started_from") or {}).get("epochs") or 0
+    return (find_start(record) or {}).get("epochs") or 0
 
 
 def describe_epochs(record: dict[str, Any]) -> str:
     """The epochs of a run, after those of the network it started from.
 
     Example:
-        >>> describe_epochs({"epochs": 8, "environment": {}})
+        >>> describe_epochs({"epochs": 8, "settings": {}, "environment": {}})
         '8'
-        >>> describe_epochs({"epochs": 8, "environment": {"started_from": {"name": "scn1-cifar10", "epochs": 60}}})
+        >>> record = {"epochs": 8, "settings": {"start_from": "scn1-cifar10"}}
+        >>> describe_epochs({**record, "environment": {"started_from": {"name": "scn1-cifar10", "epochs": 60}}})
         '60 + 8'
-        >>> describe_epochs({"epochs": 8, "environment": {"started_from": {"name": "scn1-cifar10", "epochs": None}}})
+        >>> describe_epochs({**record, "environment": {}})
         '? + 8'
     """
-    started_from = record["environment"].get("started_from")
-    if not started_from:
-        return str(record["epochs"])
-    return f"{started_from['epochs'] or '?'} + {record['epochs']}"
+    start = find_start(record)
+    return str(record["epochs"]) if start is None else f"{start['epochs'] or '?'} + {record['epochs']}"
 
 
 def describe_over_time(record: dict[str, Any], what: str) -> str:

@@ -17,6 +17,7 @@ from tools.results.record import (
     describe_commands,
     describe_epochs,
     describe_over_time,
+    find_start,
     load_records,
 )
 from torchscn.data import DATASETS
@@ -233,7 +234,7 @@ def _summary(runs: list[Record]) -> str:
 
 def _budget(run: Record) -> str:
     """What a run cost; the hours are its own, not those of the network it started from."""
-    last = f" for the last {run['epochs']}" if "started_from" in run["environment"] else ""
+    last = f" for the last {run['epochs']}" if find_start(run) is not None else ""
     threads = describe_over_time(run, "threads")
     return f"{describe_epochs(run)} epochs, {run['minutes'] / 60:.1f} hours{last}, CPU threads: {threads}"
 
@@ -241,7 +242,7 @@ def _budget(run: Record) -> str:
 def _times(runs: list[Record]) -> str:
     """How long the paper's largest network takes, from the first epoch to the last, there and here."""
     rows = []
-    runs = [run for run in runs if "started_from" not in run["environment"]]
+    runs = [run for run in runs if find_start(run) is None]
     for data, (hours, seconds, epochs) in TIMES.items():
         for run in runs:
             if run["data"] == data and run["model"] == "scn4" and "evaluation_seconds" in run:

@@ -146,6 +146,8 @@ class TrainConfig(Settings):
             raise ValueError(
                 "max_norm does nothing beside unit_norm, which uses the atoms at norm 1; choose one of them."
             )
+        if self.start_from == "":
+            raise ValueError("start_from is empty; name a run's folder or a network, or leave it out.")
         if self.alternate_flip and not (self.flip and self.per_image):
             raise ValueError("alternate_flip needs flip and per_image.")  # as Augmentation says, before data is read
 

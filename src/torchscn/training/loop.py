@@ -32,7 +32,7 @@ from torchscn.training.report import Reporter
 from torchscn.training.run_folder import RunFolder, TrainedModel
 from torchscn.training.schedule import image_scale, learning_rate, share_of_peak
 from torchscn.training.signals import watch_signals
-from torchscn.training.start import adopt_start, describe_start, load_start
+from torchscn.training.start import adopt_start, load_start
 from torchscn.weights import CheckpointError, TrainedWeights, is_finite, write_weights
 
 __all__ = ["DivergenceError", "Position", "TrainResult", "evaluation_batches", "fit", "load_data", "train"]
@@ -77,13 +77,15 @@ def train(
     check_device(config, process.device)  # before time is spent on the data
     # A resumed run has weights of its own, and does not need what it started from.
     name = None if RunFolder(run_dir).has_checkpoint() else config.start_from
-    start = load_start(name) if name else None
+    start = load_start(name) if name is not None else None
     train_set, test_set = load_data(config, data_dir)
     torch.manual_seed(config.seed)
     model = config.make_model(len(train_set.classes), train_set.images.shape[1])
-    if start and name:
-        adopt_start(model, start, train_set.classes, name)
-    result = fit(model, train_set, test_set, config, run_dir, resume=resume, process=process, quiet=quiet)
+    if start is not None:
+        adopt_start(model, start, train_set.classes)
+    about = start.about if start is not None else None
+    with ExitStack() as held:
+        result = _fit(model, train_set, test_set, config, run_dir, resume, process, quiet, about, held)
     stop_process()
     return result
 
@@ -152,7 +154,7 @@ def fit(
         Interrupted: on Ctrl-C or a termination signal, after writing a checkpoint.
     """
     with ExitStack() as held:
-        return _fit(model, train_set, test_set, config, run_dir, resume, process or Process(), quiet, held)
+        return _fit(model, train_set, test_set, config, run_dir, resume, process or Process(), quiet, None, held)
 
 
 def _fit(
@@ -164,9 +166,13 @@ def _fit(
     resume: bool,
     process: Process,
     quiet: bool,
+    started_from: dict[str, Any] | None,
     held: ExitStack,
 ) -> TrainResult:
-    """:func:`fit`; whatever must be let go at the end of the run, however it ends, goes to ``held``."""
+    """:func:`fit`, of a network that started as ``started_from`` says.
+
+    Whatever must be let go at the end of the run, however it ends, goes to ``held``.
+    """
     check_device(config, process.device)
     run = RunFolder(run_dir)
     _check_folder(run, resume)
@@ -179,8 +185,7 @@ def _fit(
     if process.is_main:
         held.enter_context(run.lock())
         _check_folder(run, resume)  # again: another training may have ended in the meantime
-        is_new = not run.has_checkpoint()
-        run.begin(config, describe_start(config.start_from) if config.start_from and is_new else None)
+        run.begin(config, started_from)
     reporter = Reporter(run, config, is_main=process.is_main, quiet=quiet)
     sample = normalization(spread_sample(train_set.images)).to(process.device)
 

@@ -1,5 +1,6 @@
 """Training that goes on from a trained network instead of random weights."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,18 @@ from torchscn.training.config import ConfigError
 from torchscn.training.run_folder import RunFolder, load_trained
 from torchscn.weights import file_hash, fill_model, load_pretrained, pretrained_folder
 
-__all__ = ["adopt_start", "describe_start", "load_start"]
+__all__ = ["Start", "adopt_start", "describe_start", "load_start"]
 
 
-def load_start(name: str) -> Network:
+@dataclass(frozen=True)
+class Start:
+    """A trained network to start from."""
+
+    model: Network
+    about: dict[str, Any]  # as from describe_start
+
+
+def load_start(name: str) -> Start:
     """The network to start from.
 
     Args:
@@ -24,22 +33,21 @@ def load_start(name: str) -> Network:
     trained = load_trained(name)
     if trained.note is not None:
         raise ConfigError(f"start_from={name!r} cannot be used: {trained.note} Finish it first (--resume).")
-    return trained.model
+    return Start(trained.model, describe_start(name))
 
 
-def adopt_start(model: Network, start: Network, classes: tuple[str, ...], name: str) -> None:
+def adopt_start(model: Network, start: Start, classes: tuple[str, ...]) -> None:
     """Give a network the weights of another one; the classifier only where both tell the same classes apart.
 
     Args:
         model: the network to train.
         start: the trained one, of the same shape.
         classes: what ``model`` is to tell apart.
-        name: of the trained one, for errors.
     """
-    weights = start.state_dict()
-    if start.classes != classes:
+    weights = start.model.state_dict()
+    if start.model.classes != classes:
         weights |= {key: value for key, value in model.state_dict().items() if key.startswith("classifier.")}
-    fill_model(model, weights, f"start_from={name!r}")
+    fill_model(model, weights, f"start_from={start.about['name']!r}")
 
 
 def describe_start(name: str) -> dict[str, Any]:
