@@ -42,39 +42,41 @@ def gradients(model: torch.nn.Module, replica: torch.nn.Module, x: torch.Tensor,
     return named | {name: value for name, value in model.named_buffers() if "running" in name}
 
 
-def rank_gradients(
-    rank: int, world_size: int, folder: str, affine: bool, compiled: bool = False, shortcuts: str = "none"
-) -> None:
+CASES = (  # affine, compiled, shortcuts
+    *((False, False, "none"), (True, False, "none"), (True, True, "none")),
+    *((True, False, "pooled"), (False, False, "projected"), (True, True, "projected")),
+)
+
+
+def rank_gradients(rank: int, world_size: int, folder: str) -> None:
+    """The gradients of every case, as one of the processes finds them."""
     torch.set_num_threads(1)
     torch.compile = partial(torch.compile, backend="eager")  # traces the network without making code for it
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
-    model = network(affine, shortcuts)
-    replica = wrap(model, Process(rank, world_size), compiled)
     x, labels = batch()
-    found = gradients(model, replica, x[rank::world_size], labels[rank::world_size])
-    torch.save(found, f"{folder}/rank{rank}.pt")
+    for number, (affine, compiled, shortcuts) in enumerate(CASES):
+        model = network(affine, shortcuts)
+        replica = wrap(model, Process(rank, world_size), compiled)
+        found = gradients(model, replica, x[rank::world_size], labels[rank::world_size])
+        torch.save(found, f"{folder}/case{number}-rank{rank}.pt")
     dist.destroy_process_group()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("affine", "compiled", "shortcuts"),
-    [
-        *((False, False, "none"), (True, False, "none"), (True, True, "none")),
-        *((True, False, "pooled"), (False, False, "projected"), (True, True, "projected")),
-    ],
-)
-def test_gradients_over_two_ranks_equal_one_process(tmp_path, affine, compiled, shortcuts):
-    mp.spawn(rank_gradients, args=(2, str(tmp_path), affine, compiled, shortcuts), nprocs=2)
-    model = network(affine, shortcuts)
-    expected = gradients(model, model, *batch())
-    for rank in range(2):
-        found = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)
-        assert found.keys() == expected.keys()
-        for name in expected:
-            assert_close(
-                found[name], expected[name], atol=1e-9, rtol=1e-7, msg=lambda text, name=name: f"{name}: {text}"
-            )
+def test_gradients_over_two_ranks_equal_one_process(tmp_path):
+    """All cases in one test: starting two processes takes most of the time."""
+    mp.spawn(rank_gradients, args=(2, str(tmp_path)), nprocs=2)
+    for number, (affine, compiled, shortcuts) in enumerate(CASES):
+        model = network(affine, shortcuts)
+        expected = gradients(model, model, *batch())
+        for rank in range(2):
+            found = torch.load(tmp_path / f"case{number}-rank{rank}.pt", weights_only=True)
+            assert found.keys() == expected.keys()
+            for name in expected:
+                where = f"{name} with {affine=}, {compiled=}, {shortcuts=}"
+                assert_close(
+                    found[name], expected[name], atol=1e-9, rtol=1e-7, msg=lambda text, where=where: f"{where}: {text}"
+                )
 
 
 @contextmanager
