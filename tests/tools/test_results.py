@@ -87,6 +87,36 @@ def test_runs_with_damaged_records_are_not_recorded(run, tmp_path, name, text):
         record_run(folder)
 
 
+TEST = ("test_loss", "test_error", "evaluation_seconds", "layers")
+
+
+def without_test(run: Path, folder: Path, epoch: int) -> Path:
+    """A copy of a run, not tested in this epoch."""
+    copy = Path(shutil.copytree(run, folder))
+    metrics = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    metrics[epoch - 1] = {name: value for name, value in metrics[epoch - 1].items() if name not in TEST}
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in metrics))
+    return copy
+
+
+def test_a_run_with_fewer_tests_is_recorded(run, tmp_path):
+    record = record_run(without_test(run, tmp_path / "digits-scn1", epoch=1))
+    whole = record_run(run)
+    assert record["test_error"] == whole["test_error"]
+    assert ["test_error" in entry for entry in record["curve"]] == [False, True]
+    assert 0 < record["minutes"] <= whole["minutes"]
+    save_record(tmp_path / "records", record)
+    for name in ("results.md", "README.md"):
+        (tmp_path / name).write_text("")
+    *_, picture = write_report(tmp_path / "records", tmp_path, tmp_path / "README.md")
+    assert picture.name == "curves.png"
+
+
+def test_a_run_without_its_last_test_is_not_recorded(run, tmp_path):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged: its last epoch, 'test_error' is missing"):
+        record_run(without_test(run, tmp_path / "run", epoch=2))
+
+
 @pytest.mark.parametrize("which", ["train_loss", "test_loss"])
 @pytest.mark.parametrize(("loss", "kept"), [(1.78040263e20, 1.7804e20), (float("inf"), None), (float("nan"), None)])
 def test_a_run_whose_loss_exploded_is_recorded(run, tmp_path, which, loss, kept):

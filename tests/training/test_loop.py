@@ -28,6 +28,7 @@ from torchscn.training import (
 )
 from torchscn.training.checkpoint import CURRENT, PREVIOUS, load_checkpoint
 from torchscn.training.loop import train_step
+from torchscn.training.run_folder import RunFolder
 
 
 def test_learns_and_records(tmp_path):
@@ -54,6 +55,19 @@ def test_same_seed_same_result_other_seed_another(tmp_path):
     assert not torch.equal(
         weights(tmp_path / "one")["model/classifier.weight"], weights(tmp_path / "other")["model/classifier.weight"]
     )
+
+
+def test_fewer_tests_change_nothing_else(tmp_path, capsys):
+    always = train(QUICK, tmp_path / "always", quiet=True)
+    rarely = train(QUICK.override({"test_every": 2}), tmp_path / "rarely")
+    assert_same_weights(tmp_path / "always", tmp_path / "rarely")
+    first, last = RunFolder(tmp_path / "rarely").read_metrics()
+    assert [first, last] == rarely.metrics
+    assert always.metrics[0].keys() - first.keys() == {"test_loss", "test_error", "evaluation_seconds", "layers"}
+    assert last["test_error"] == always.metrics[1]["test_error"]
+    lines = capsys.readouterr().out.splitlines()
+    assert ["test error" in line for line in lines if line.startswith("epoch")] == [False, True]
+    assert (tmp_path / "rarely" / "curves.png").exists()
 
 
 def test_projection_is_in_force(tmp_path):

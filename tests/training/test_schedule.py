@@ -1,9 +1,9 @@
-"""Learning rate and image size over a run."""
+"""Learning rate, image size and tests over a run."""
 
 import pytest
 
 from torchscn.training.config import TrainConfig
-from torchscn.training.schedule import image_scale, learning_rate
+from torchscn.training.schedule import image_scale, is_tested, learning_rate
 
 
 def test_schedules():
@@ -24,3 +24,8 @@ def test_images_are_small_in_the_first_epochs():
     assert [image_scale(config, epoch) for epoch in range(10)] == [0.75] * 4 + [1.0] * 6
     assert image_scale(TrainConfig(epochs=10), 0) == 1.0
     assert image_scale(TrainConfig(epochs=2, early_size=0.5, early_share=1.0), 1) == 0.5
+
+
+def test_the_last_epoch_is_always_tested():
+    assert all(is_tested(TrainConfig(epochs=3), epoch) for epoch in range(3))
+    assert [is_tested(TrainConfig(epochs=3, test_every=9), epoch) for epoch in range(3)] == [False, False, True]

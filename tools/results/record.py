@@ -41,15 +41,14 @@ _RECORD = {
     **dict.fromkeys(("test_error", "train_error", "minutes", "images_per_second"), float),
     "settings": {},
     "environment": _ENVIRONMENT,
-    "curve": [dict.fromkeys(("epoch", "train_error", "test_error"), float)],
+    "curve": [dict.fromkeys(("epoch", "train_error", "test_error?"), float)],
     **dict.fromkeys(("evaluation_seconds?", "mirrored_error?"), float),
     "storage?": [_COMPARED | {"stored_as": str}],
     "solvers?": [_COMPARED | {"solver": str, "tol": float, "images": int}],
 }
-_METRICS: list[dict[str, Any]] = [
-    # The losses of a run that went wrong may be as large as a number can be; a failure is recorded like a success.
-    dict.fromkeys((*_CURVE, "evaluation_seconds"), float) | {"layers": [{}], "train_loss": object, "test_loss": object}
-]
+# The losses of a run that went wrong may be as large as a number can be; a failure is recorded like a success.
+_TRAINED = dict.fromkeys(("epoch", "train_error", "lr", "seconds", "images_per_second"), float) | {"train_loss": object}
+_TESTED = dict.fromkeys(("test_error", "evaluation_seconds"), float) | {"test_loss": object, "layers": [{}]}
 
 
 def record_run(folder: Path) -> dict[str, Any]:
@@ -64,7 +63,8 @@ def record_run(folder: Path) -> dict[str, Any]:
     config = trained.config
     if len(metrics) < config.epochs:
         raise ValueError(f"the run in {folder} is not finished: {len(metrics)} of {config.epochs} epochs are done.")
-    problem = find_misfit(metrics, _METRICS, "its list of epochs")
+    problem = find_misfit(metrics, [_TRAINED | {f"{name}?": shape for name, shape in _TESTED.items()}], "its epochs")
+    problem = problem or find_misfit(metrics[-1], _TESTED, "its last epoch")
     if problem is not None:
         raise ValueError(f"{run.metrics} is damaged: {problem}.")
     last = metrics[-1]
@@ -78,12 +78,12 @@ def record_run(folder: Path) -> dict[str, Any]:
         "seed": config.seed,
         "test_error": round(last["test_error"], 4),
         "train_error": round(last["train_error"], 4),
-        "minutes": round(sum(m["seconds"] + m["evaluation_seconds"] for m in metrics) / 60, 2),
+        "minutes": round(sum(m["seconds"] + m.get("evaluation_seconds", 0.0) for m in metrics) / 60, 2),
         "images_per_second": round(mean(m["images_per_second"] for m in metrics), 1),
-        "evaluation_seconds": round(min(m["evaluation_seconds"] for m in metrics), 1),
+        "evaluation_seconds": round(min(m["evaluation_seconds"] for m in metrics if "evaluation_seconds" in m), 1),
         "settings": _without_places(config.changed_settings()),
         "environment": _without_places(read_table(run.environment, _ENVIRONMENT)),
-        "curve": [{key: _short(entry[key]) for key in _CURVE} for entry in metrics],
+        "curve": [{key: _short(entry[key]) for key in _CURVE if key in entry} for entry in metrics],
         "layers": [{key: _short(value) for key, value in layer.items()} for layer in last["layers"]],
     }
 

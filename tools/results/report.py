@@ -173,8 +173,8 @@ def _twins(runs: list[Record]) -> str:
 
 
 def _recipe(run: Record) -> dict[str, Any]:
-    """All settings except the network."""
-    return {name: value for name, value in run["settings"].items() if name != "model"}
+    """All settings that a network and its twin share."""
+    return {name: value for name, value in run["settings"].items() if name not in ("model", "test_every")}
 
 
 def _twin_row(run: Record) -> list[str]:
@@ -302,6 +302,12 @@ def _by_data(runs: list[Record]) -> dict[str, list[Record]]:
     return {title: group for title, group in groups.items() if group}
 
 
+def _points(run: Record, name: str) -> tuple[list[int], list[float]]:
+    """Epochs and errors of a run's curve, where it has them: not every epoch is tested."""
+    entries = [entry for entry in run["curve"] if name in entry]
+    return [count_epochs_before(run) + entry["epoch"] for entry in entries], [entry[name] for entry in entries]
+
+
 def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
@@ -309,11 +315,9 @@ def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
     figure = Figure(figsize=(5.2 * len(panels), 5), layout="constrained")
     for axes, (title, runs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for index, run in enumerate(runs):
-            epochs = [count_epochs_before(run) + entry["epoch"] for entry in run["curve"]]
             label = f"{_architecture(run)}, {_training(run)}: {_percent(run['test_error'])} %"
-            axes.plot(epochs, [entry["test_error"] for entry in run["curve"]], color=f"C{index}", label=label)
-            train = [entry["train_error"] for entry in run["curve"]]
-            axes.plot(epochs, train, color=f"C{index}", linestyle="--", linewidth=1)
+            axes.plot(*_points(run, "test_error"), color=f"C{index}", label=label)
+            axes.plot(*_points(run, "train_error"), color=f"C{index}", linestyle="--", linewidth=1)
         axes.set(xlabel="epoch", ylabel="error (%)", title=f"{title}: test (solid) and training (dashed)", yscale="log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
         axes.yaxis.set_major_formatter("{x:g}")

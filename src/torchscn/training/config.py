@@ -112,6 +112,7 @@ class TrainConfig(Settings):
     compile: bool = setting(False, "train with the network compiled by torch.compile")
 
     # Record
+    test_every: int = setting(1, "epochs from test to test; the last epoch is always tested", at_least=1, whole=True)
     checkpoint_seconds: float = setting(60.0, "seconds between checkpoints within an epoch", at_least=0)
     tensorboard: bool = setting(False, "also write event files into the run folder")
 
@@ -234,7 +235,7 @@ _GROUPS = {
     "model": "model",
     "epochs": "optimisation",
     "amp": "computation",
-    "checkpoint_seconds": "record",
+    "test_every": "record",
 }
 
 

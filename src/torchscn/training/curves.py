@@ -21,7 +21,7 @@ def draw_curves(path: Path, metrics: list[dict[str, Any]], title: str) -> bool:
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.subplots()
     plot_errors(axes, metrics, "C0")
-    last = metrics[-1]["test_error"] if metrics else float("nan")
+    last = metrics[-1].get("test_error", float("nan")) if metrics else float("nan")
     axes.set_title(f"{title}: {last:.2f} % test error in the last epoch")
     axes.grid(alpha=0.3)
     picture = io.BytesIO()
@@ -34,9 +34,9 @@ def plot_errors(axes: "Axes", metrics: list[dict[str, Any]], colour: str) -> Non
     """Training and test error over the epochs, in a chart of yours."""
     from matplotlib.ticker import MaxNLocator
 
-    epochs = [entry["epoch"] for entry in metrics]
     for name, style in (("train", "--"), ("test", "-")):
-        axes.plot(epochs, [entry[f"{name}_error"] for entry in metrics], color=colour, linestyle=style, label=name)
+        points = {entry["epoch"]: entry[f"{name}_error"] for entry in metrics if f"{name}_error" in entry}
+        axes.plot(list(points), list(points.values()), color=colour, linestyle=style, label=name)
     axes.set(xlabel="epoch", ylabel="error (%)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=0)

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from torchscn import data
-from torchscn.certificates import certify, spread_sample
+from torchscn.certificates import LayerCertificate, certify, spread_sample
 from torchscn.data import Batches, ImageSet, Normalization, resize
 from torchscn.layers import attach_projection
 from torchscn.network import Network
@@ -30,7 +30,7 @@ from torchscn.training.optimizer import make_optimizer, set_rates
 from torchscn.training.recent import RecentSteps, steps_between_reads
 from torchscn.training.report import Reporter
 from torchscn.training.run_folder import RunFolder, TrainedModel
-from torchscn.training.schedule import image_scale, learning_rate, share_of_peak
+from torchscn.training.schedule import image_scale, is_tested, learning_rate, share_of_peak
 from torchscn.training.signals import watch_signals
 from torchscn.training.start import adopt_start, load_start
 from torchscn.weights import CheckpointError, TrainedWeights, is_finite, write_weights
@@ -142,7 +142,7 @@ def fit(
         model: maps images ``(batch, channels, height, width)`` to one score per class; ``lam1`` of its sparse coding
             layers is kept non-negative.
         train_set: images to train on.
-        test_set: images to test on after every epoch.
+        test_set: images to test on.
         config: settings; those about data and model are only recorded.
         run_dir: folder of the run.
         resume: continue from the folder's checkpoint.
@@ -266,11 +266,11 @@ def _fit(
                     save(position)
                     last_save = time.monotonic()
 
-            evaluation_started = time.monotonic()
-            evaluated = average.applied_to(model) if average else _unchanged(model)
-            with evaluated:
-                test = evaluate(model, test_batches, process.device)
-                certificates = certify(model, sample)
+            tested: dict[str, Any] = {}
+            certificates: list[LayerCertificate] = []
+            if is_tested(config, position.epoch):
+                with average.applied_to(model) if average else _unchanged(model):
+                    tested, certificates = _test(model, test_batches, sample, process.device)
             sums = torch.tensor([position.loss_sum, position.n_wrong, position.n_seen], dtype=torch.float64)
             loss_sum, n_wrong_sum, n_seen = sum_over_ranks(sums.to(process.device)).tolist()
             metrics.append(
@@ -278,14 +278,11 @@ def _fit(
                     "epoch": position.epoch + 1,
                     "train_loss": loss_sum / n_seen,
                     "train_error": 100 * n_wrong_sum / n_seen,
-                    "test_loss": test.loss,
-                    "test_error": test.error,
                     # Of the last step. The optimizer does not know it if the run was resumed after that step.
                     "lr": learning_rate(config, (position.epoch + 1) * len(batches) - 1, len(batches)),
                     "seconds": position.seconds,
-                    "evaluation_seconds": time.monotonic() - evaluation_started,
                     "images_per_second": n_seen / max(position.seconds, 1e-9),
-                    "layers": [dataclasses.asdict(c) for c in certificates],
+                    **tested,
                 }
             )
             if process.is_main:
@@ -351,6 +348,22 @@ def train_step(
         nn.utils.clip_grad_norm_(model.parameters(), config.clip)
     optimizer.step()
     return loss.detach(), (scores.detach().argmax(1) != labels).sum()
+
+
+def _test(
+    model: nn.Module, batches: Batches, sample: Tensor, device: torch.device
+) -> tuple[dict[str, Any], list[LayerCertificate]]:
+    """What a test adds to the record of its epoch, and the certificates of the layers."""
+    started = time.monotonic()
+    test = evaluate(model, batches, device)
+    certificates = certify(model, sample)
+    entry = {
+        "test_loss": test.loss,
+        "test_error": test.error,
+        "evaluation_seconds": time.monotonic() - started,
+        "layers": [dataclasses.asdict(certificate) for certificate in certificates],
+    }
+    return entry, certificates
 
 
 @contextmanager

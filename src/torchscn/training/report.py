@@ -75,7 +75,12 @@ class Reporter:
         )
 
     def epoch(self, entry: dict[str, Any], certificates: list[LayerCertificate]) -> None:
-        """Print one line for the epoch, and a warning for every layer whose codes are not as they should be."""
+        """Print one line for the epoch, and a warning for every layer whose codes are not as they should be.
+
+        Args:
+            entry: its metrics.
+            certificates: of the layers, if it was tested.
+        """
         sweeps = [c.iterations for c in certificates]
         codes = [c.active for c in certificates]
         layers = ""
@@ -84,10 +89,10 @@ class Reporter:
                 f"  iterations {min(sweeps):.1f}-{max(sweeps):.1f}  active {100 * sum(codes) / len(codes):.0f}%"
                 f"  residual {max(c.residual for c in certificates):.0e}"
             )
+        test = f"test error {entry['test_error']:5.2f}%  " if "test_error" in entry else ""
         self.say(
             f"epoch {entry['epoch']:3d}/{self.config.epochs}  train loss {entry['train_loss']:.4f} "
-            f"error {entry['train_error']:5.2f}%  test error {entry['test_error']:5.2f}%  "
-            f"{entry['images_per_second']:.0f} images/s{layers}"
+            f"error {entry['train_error']:5.2f}%  {test}{entry['images_per_second']:.0f} images/s{layers}"
         )
         for certificate in certificates:
             if certificate.converged is not None and not certificate.is_sound:
@@ -111,7 +116,7 @@ class Reporter:
     def finish(self, metrics: list[dict[str, Any]]) -> None:
         """Draw the picture, and say where everything is."""
         drawn = draw_curves(self.run.curves, metrics, title=f"{self.config.model} on {self.config.data}")
-        if metrics:
+        if metrics and "test_error" in metrics[-1]:  # a damaged record may have lost the last epoch
             error = metrics[-1]["test_error"]
             self.say(f"final test error {error:.2f}%, accuracy {100 - error:.2f}%")
         self.say(f"run folder {self.run.path}" + ("" if drawn else " (no picture: pip install torchscn[plot])"))

@@ -1,10 +1,10 @@
-"""Learning rate and image size as functions of the step alone, so that a resumed run needs no saved schedule."""
+"""Learning rate, image size and tests as functions of the step, so that a resumed run needs no saved schedule."""
 
 import math
 
 from torchscn.training.config import TrainConfig
 
-__all__ = ["image_scale", "learning_rate", "share_of_peak"]
+__all__ = ["image_scale", "is_tested", "learning_rate", "share_of_peak"]
 
 
 def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
@@ -41,6 +41,16 @@ def image_scale(config: TrainConfig, epoch: int) -> float:
         [0.75, 0.75, 1.0, 1.0]
     """
     return config.early_size if epoch < config.early_share * config.epochs else 1.0
+
+
+def is_tested(config: TrainConfig, epoch: int) -> bool:
+    """Whether the network is tested after an epoch, counted from 0.
+
+    Example:
+        >>> [is_tested(TrainConfig(epochs=5, test_every=2), epoch) for epoch in range(5)]
+        [False, True, False, True, True]
+    """
+    return (epoch + 1) % config.test_every == 0 or epoch + 1 == config.epochs
 
 
 def _triangle(progress: float, peak: float) -> float:
