@@ -197,11 +197,31 @@ def test_comparisons_are_kept_when_a_run_is_recorded_again(run, tmp_path):
 def test_report_of_data_and_networks_the_paper_does_not_have(run, tmp_path):
     own = record_run(run) | {"data": "folder:pictures"}
     save_record(tmp_path / "kept", own)
-    save_record(tmp_path / "kept", own | {"name": "width-cnn1", "model": "cnn1"})
+    save_record(tmp_path / "kept", own | {"name": "twin", "model": "cnn1"})
     for page in ("results.md", "README.md"):
         (tmp_path / page).write_text("<!-- begin runs --><!-- end runs --><!-- begin widths --><!-- end widths -->")
     written = write_report(tmp_path / "kept", tmp_path, tmp_path / "README.md")
-    assert {path.name for path in written} == {"results.md", "README.md", "curves.png", "widths.png"}
+    assert {path.name for path in written} == {"results.md", "README.md", "curves.png"}
+
+
+def test_widths_are_compared_from_random_weights(run, tmp_path):
+    one = record_run(run) | {"data": "cifar10", "settings": {"optimizer": "muon"}}
+    wide = one | {"name": "wide", "model": "scn4", "parameters": 690_000, "test_error": 7.0}
+    others = [
+        wide | {"name": "worse", "test_error": 8.0},
+        wide | {"name": "descent", "test_error": 6.0, "settings": {}},
+        wide | {"name": "on", "test_error": 6.0, "settings": {"optimizer": "muon", "start_from": "scn4-cifar10"}},
+        wide | {"name": "twin", "model": "cnn4"},
+    ]
+    runs = {record["name"]: record for record in (wide, *others, one)}
+    rows = make_tables(runs)["widths"].splitlines()[2:]
+    assert [row.split(" | ")[0] for row in rows] == ["| SCN-1", "| SCN-4"]
+    assert "| 690,000 | 7.00 |" in rows[1]
+    for record in runs.values():
+        save_record(tmp_path / "kept", record)
+    for page in ("results.md", "README.md"):
+        (tmp_path / page).write_text("")
+    assert write_report(tmp_path / "kept", tmp_path, tmp_path / "README.md")[-1].name == "widths.png"
 
 
 def test_runs_tested_on_validation_images_are_left_out(run, tmp_path):

@@ -1,8 +1,7 @@
 """Tables and pictures of recorded runs, put into the pages that show them.
 
 A page marks the place of a table with ``<!-- begin NAME -->`` and ``<!-- end NAME -->``; what is between them is
-replaced. Records whose name begins with ``width-`` belong to the comparison of widths, all others are full runs; those
-tested on validation images are left out.
+replaced. Runs tested on validation images are left out.
 """
 
 import importlib.util
@@ -25,7 +24,6 @@ from torchscn.data import DATASETS
 __all__ = ["fill_page", "make_table", "make_tables", "write_report"]
 
 Record = dict[str, Any]
-_WIDTH = "width-"
 _DATA_TITLES = {dataset.name: dataset.title for dataset in DATASETS}
 
 
@@ -55,19 +53,18 @@ def write_report(records: Path, docs: Path, readme: Path) -> list[Path]:
 
 def make_tables(runs: dict[str, Record]) -> dict[str, str]:
     """Every table as markdown, by the name of its place."""
-    full = [run for run in runs.values() if not run["name"].startswith(_WIDTH)]
-    widths = [run for run in runs.values() if run["name"].startswith(_WIDTH)]
+    every = list(runs.values())
     return {
-        "cifar": _beside_paper(CIFAR, ("cifar10", "cifar100"), full),
-        "mnist": _beside_paper(MNIST, ("mnist",), full),
-        "runs": _runs(full),
-        "settings": _settings([*full, *widths]),
-        "twins": _twins(full),
-        "widths": _widths(widths),
-        "solvers": _solvers(full),
-        "storage": _storage(full),
-        "times": _times(full),
-        "summary": _summary(full),
+        "cifar": _beside_paper(CIFAR, ("cifar10", "cifar100"), every),
+        "mnist": _beside_paper(MNIST, ("mnist",), every),
+        "runs": _runs(every),
+        "settings": _settings(every),
+        "twins": _twins(every),
+        "widths": _widths(every),
+        "solvers": _solvers(every),
+        "storage": _storage(every),
+        "times": _times(every),
+        "summary": _summary(every),
     }
 
 
@@ -183,19 +180,32 @@ def _twin_row(run: Record) -> list[str]:
 
 
 def _widths(runs: list[Record]) -> str:
-    columns = ["network", "parameters", "test error %", "training error %", "paper, 200 epochs %", "minutes"]
+    columns = ["network", "parameters", "test error %", "training error %", "epochs", "paper, 200 epochs %"]
     rows = [
         [
             _title(run["model"]),
             f"{run['parameters']:,}",
             _percent(run["test_error"]),
             _percent(run["train_error"]),
-            _percent(SCN_ERRORS.get((run["model"], run["data"]))),
-            f"{run['minutes']:.1f}",
+            describe_epochs(run),
+            _percent(_paper_error(run)),
         ]
-        for run in runs
+        for run in _of_each_width(runs)
     ]
     return make_table(columns, rows)
+
+
+def _of_each_width(runs: list[Record]) -> list[Record]:
+    """The paper's networks on CIFAR-10, slim to wide: the best run of each from random weights, with Muon."""
+    alike = [
+        run
+        for run in runs
+        if run["data"] == "cifar10"
+        and _paper_error(run) is not None
+        and run["settings"].get("optimizer") == "muon"
+        and find_start(run) is None
+    ]
+    return sorted(_best(alike), key=lambda run: run["parameters"])
 
 
 def _solvers(runs: list[Record]) -> str:
@@ -289,9 +299,8 @@ def _percent(value: float | None) -> str:
 def _draw(runs: dict[str, Record], folder: Path) -> list[Path]:
     """Learning curves: one panel per data set with the best run of every network, and one picture for the widths."""
     folder.mkdir(parents=True, exist_ok=True)
-    full = [run for run in runs.values() if not run["name"].startswith(_WIDTH)]
-    widths = [run for run in runs.values() if run not in full]
-    chosen = {"curves": _by_data(_best(full)), "widths": _by_data(widths)}
+    every = list(runs.values())
+    chosen = {"curves": _by_data(_best(every)), "widths": _by_data(_of_each_width(every))}
     return [_draw_panels(panels, folder / f"{name}.png") for name, panels in chosen.items() if panels]
 
 
