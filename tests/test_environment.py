@@ -50,9 +50,11 @@ def test_the_kernel_is_the_one_in_use(monkeypatch):
         (["/somewhere/bin/scn", "train", "digits"], "scn train digits"),
         (["/somewhere/torchscn/__main__.py", "info"], "scn info"),
         (["/home/someone/fit.py", "--epochs", "3"], "python fit.py --epochs 3"),
+        (["scn", "train", "digits", "--run-dir", "my runs/x"], "scn train digits --run-dir 'my runs/x'"),
+        (["scn"], "scn"),
     ],
 )
-def test_the_command_is_what_was_typed(monkeypatch, arguments, command):
+def test_the_command_can_be_typed_again(monkeypatch, arguments, command):
     monkeypatch.setattr(sys, "argv", arguments)
     assert describe_environment()["command"] == command
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -58,8 +59,8 @@ def _processor() -> str:
 
 
 def _command() -> str:
-    """The command that was typed: ``scn`` with its arguments, or the script or package that called us."""
-    return " ".join([_program(Path(sys.argv[0])), *sys.argv[1:]])
+    """The command, ready to be typed again: ``scn`` with its arguments, or the script or package that called us."""
+    return " ".join([_program(Path(sys.argv[0])), shlex.join(sys.argv[1:])]).rstrip()
 
 
 def _program(path: Path) -> str:

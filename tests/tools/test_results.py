@@ -292,7 +292,12 @@ def test_times_stand_beside_those_of_the_paper(run):
     ("typed", "kept"),
     [
         ("scn train digits --run-dir /home/me/runs/x --lr 1/2", "scn train digits --run-dir runs/x --lr 1/2"),
-        ("scn train digits --run-dir=/x --data folder:/home/me/photos/cats?size=32", None),
+        (
+            "scn train digits --run-dir=/x --data folder:/me/photos/cats",
+            "scn train digits --run-dir=x --data folder:photos/cats",
+        ),
+        ("scn train digits --run-dir '/home/me and you/my runs/x'", "scn train digits --run-dir 'my runs/x'"),
+        ("scn train digits --run-dir /me/don't", "scn train digits --run-dir 'me/don'\"'\"'t'"),
         ("python -m tools.study run claims", "python -m tools.study run claims"),
         ("scn train a / b --run-dir /home/me/runs/x/", "scn train a / b --run-dir runs/x"),
     ],
@@ -304,11 +309,10 @@ def test_records_do_not_tell_where_folders_are(run, tmp_path, typed, kept):
     again = {"after_epochs": 1, "threads": 1, "commit": "a", "command": f"{typed} --resume"}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"command": typed, "resumed": [again]}))
     settings = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(settings | {"data": "folder:/home/me/photos/cats"}))
+    (folder / "config.json").write_text(json.dumps(settings | {"data": "folder:/home/me/my photos/cats"}))
     record = record_run(folder)
-    assert record["data"] == record["settings"]["data"] == "folder:photos/cats"
+    assert record["data"] == record["settings"]["data"] == "folder:my photos/cats"
     environment = record["environment"]
-    kept = kept or "scn train digits --run-dir=x --data folder:photos/cats?size=32"
     assert environment["command"] == kept
     assert environment["resumed"][0]["command"] == f"{kept} --resume"
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -96,10 +97,21 @@ def _without_places(value: Any) -> Any:
         {'command': 'scn train digits --run-dir runs/x --lr 1'}
     """
     if isinstance(value, dict):
-        return {name: _without_places(entry) for name, entry in value.items()}
+        return {
+            name: _without_places_in_command(entry) if name == "command" else _without_places(entry)
+            for name, entry in value.items()
+        }
     if isinstance(value, list):
         return [_without_places(entry) for entry in value]
-    return " ".join(map(_shorten, value.split(" "))) if isinstance(value, str) else value
+    return _shorten(value) if isinstance(value, str) else value
+
+
+def _without_places_in_command(command: str) -> str:
+    try:
+        words = shlex.split(command)
+    except ValueError:  # version 0.1 wrote commands without quotes
+        words = command.split()
+    return shlex.join(map(_shorten, words))
 
 
 def _shorten(word: str) -> str:
