@@ -30,7 +30,7 @@ _CURVE = ("epoch", "train_loss", "train_error", "test_loss", "test_error", "lr",
 _COMPARISONS = ("storage", "solvers", "mirrored_error")
 
 # What the tables and pictures need of a record.
-_CALL = {"command": object, "threads": object, "commit": object}
+_CALL = {"command": str, "threads": object, "commit": object}
 _ENVIRONMENT = _CALL | {
     "resumed?": [_CALL | {"after_epochs": object}],
     "started_from?": {"name": str, "sha256": str, "epochs": object},
