@@ -70,7 +70,7 @@ def constant_width(num_classes: int, in_channels: int, options: NetworkOptions) 
 def _few_labels(count: int, epochs: int, batch_size: int) -> dict[str, Variant]:
     """SCN-1 and its twin, trained on a few images for about the same number of steps; the rate fits the batch."""
     settings = {"limit": count, "epochs": epochs, "batch_size": batch_size, "lr": 0.19 * batch_size / 128}
-    settings["validation"] = 2000  # there are many epochs, and a test after each
+    settings["test_every"] = epochs  # a test takes longer than an epoch
     return {
         f"labels{count}-scn": Variant(f"SCN-1, {count:,} images", settings),
         f"labels{count}-cnn": Variant(f"CNN-1, {count:,} images", settings | {"model": "cnn1"}),
