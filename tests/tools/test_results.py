@@ -208,7 +208,7 @@ def test_widths_are_compared_from_random_weights(run, tmp_path):
     one = record_run(run) | {"data": "cifar10", "settings": {"optimizer": "muon"}}
     wide = one | {"name": "wide", "model": "scn4", "parameters": 690_000, "test_error": 7.0}
     others = [
-        wide | {"name": "worse", "test_error": 8.0},
+        wide | {"name": "worse", "test_error": 8.0, "epochs": 1},
         wide | {"name": "descent", "test_error": 6.0, "settings": {}},
         wide | {"name": "on", "test_error": 6.0, "settings": {"optimizer": "muon", "start_from": "scn4-cifar10"}},
         wide | {"name": "twin", "model": "cnn4"},
@@ -257,6 +257,27 @@ def test_paper_tables_show_the_best_run(run):
     assert "| **SCN-1, torchscn** | 0.17M | 15 | **11.00** | - | 30 |" in table
     assert "| **SCN-1, pooled shortcuts, torchscn** | 0.17M | 15 | **9.00** | - | 30 |" in table
     assert "| 9.00 | - | - |" in make_tables({"added": added})["runs"], "the paper has no such network"
+
+
+def test_seeds_of_a_recipe_stand_in_the_tables_with_their_mean(run):
+    first = record_run(run) | {"name": "first", "data": "mnist", "model": "scn4", "test_error": 0.50}
+    second = first | {"name": "second", "seed": 1, "settings": first["settings"] | {"seed": 1}, "test_error": 0.30}
+    tested_less = second | {"name": "third", "seed": 2, "settings": first["settings"] | {"seed": 2, "test_every": 9}}
+    tables = make_tables({record["name"]: record for record in (second, tested_less | {"test_error": 0.40}, first)})
+    assert "| SCN-4, MNIST, 2 epochs | 0.36 | 3 | 0.40 ± 0.06 |" in tables["seeds"]
+    assert "| **0.40 ± 0.06** | 2 (mean of 3 runs) |" in tables["mnist"]
+    assert "0.40 ± 0.06" in tables["summary"]
+    assert ", mean of 3 runs |" in tables["summary"]
+    assert all(f"| {error} |" in tables["runs"] for error in ("0.50", "0.30", "0.40"))
+
+
+def test_a_lucky_seed_does_not_stand_for_its_recipe(run):
+    first = record_run(run) | {"name": "first", "data": "cifar10", "test_error": 12.0}
+    lucky = first | {"name": "lucky", "seed": 1, "settings": first["settings"] | {"seed": 1}, "test_error": 8.0}
+    better = first | {"name": "better", "epochs": 60, "settings": {"epochs": 60}, "test_error": 9.0}
+    tables = make_tables({record["name"]: record for record in (first, lucky, better)})
+    assert "| **9.00** | - | 60 |" in tables["cifar"]
+    assert "± " not in tables["cifar"]
 
 
 def test_the_summary_leads_with_the_largest_networks(run):

@@ -5,6 +5,7 @@ replaced. Runs tested on validation images are left out.
 """
 
 import importlib.util
+import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from tools.results.record import (
     find_start,
     load_records,
 )
+from tools.spread import Spread, summarize
 from torchscn.data import DATASETS
 
 __all__ = ["fill_page", "make_table", "make_tables", "write_report"]
@@ -60,6 +62,7 @@ def make_tables(runs: dict[str, Record]) -> dict[str, str]:
         "runs": _runs(every),
         "settings": _settings(every),
         "twins": _twins(every),
+        "seeds": _seeds(every),
         "widths": _widths(every),
         "solvers": _solvers(every),
         "storage": _storage(every),
@@ -99,25 +102,25 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], n_texts: i
 
 
 def _beside_paper(paper: Sequence[PaperRow], data_sets: Sequence[str], runs: list[Record]) -> str:
-    """A table of the paper, with our best run in a row for every network trained on one of its data sets."""
+    """A table of the paper, with our best recipe in a row for every network trained on one of its data sets."""
     rows = [[row.method, row.parameters, row.layers, *map(_percent, row.errors), ""] for row in paper]
     ours = [run for run in _best(runs) if run["data"] in data_sets]
     for name in dict.fromkeys(_architecture(run) for run in ours):
         found = {run["data"]: run for run in ours if _architecture(run) == name}
         size = f"{next(iter(found.values()))['parameters'] / 1e6:.2f}M"
-        errors = [f"**{_percent(found[data]['test_error'])}**" if data in found else "-" for data in data_sets]
-        epochs = ", ".join(describe_epochs(found[data]) for data in data_sets if data in found)
+        errors = [f"**{_spread(found[data])}**" if data in found else "-" for data in data_sets]
+        epochs = ", ".join(_epochs(found[data]) for data in data_sets if data in found)
         rows.append([f"**{name}, torchscn**", size, "15", *errors, epochs])
     titles = [f"{_DATA_TITLES[name]} error %" for name in data_sets]
     return make_table(["method", "parameters", "layers", *titles, "epochs (ours)"], rows)
 
 
 def _best(runs: list[Record]) -> list[Record]:
-    """The run with the lowest error of every network on every data set; the paper's largest networks come first."""
+    """The recipe with the lowest error of every network on every data set; the paper's largest networks come first."""
     found: dict[tuple[str, str], Record] = {}
-    for run in runs:
+    for run in _pool_seeds(runs):
         key = (run["data"], _architecture(run))
-        if key not in found or run["test_error"] < found[key]["test_error"]:
+        if key not in found or _spread(run).mean < _spread(found[key]).mean:
             found[key] = run
     order = ["cifar10", "cifar100", "mnist"]
 
@@ -126,6 +129,40 @@ def _best(runs: list[Record]) -> list[Record]:
         return not run["model"].startswith("scn"), known, -run["parameters"], _architecture(run)
 
     return sorted(found.values(), key=place)
+
+
+def _pool_seeds(runs: list[Record]) -> list[Record]:
+    """One record for all runs that differ in nothing but their seed: that of the lowest seed, with the spread of all.
+
+    Which of them is the best is chance, so that none may stand for its recipe because of its error.
+    """
+    pools: dict[str, list[Record]] = {}
+    for run in sorted(runs, key=lambda run: run["seed"]):
+        settings = {name: value for name, value in _recipe(run).items() if name != "seed"}
+        key = json.dumps([run["model"], run["data"], run["epochs"], settings], sort_keys=True)
+        pools.setdefault(key, []).append(run)
+    return [pool[0] | {"spread": summarize([run["test_error"] for run in pool])} for pool in pools.values()]
+
+
+def _spread(run: Record) -> Spread:
+    """The test error of a record of :func:`_pool_seeds`, over its seeds."""
+    spread: Spread = run["spread"]
+    return spread
+
+
+def _epochs(run: Record) -> str:
+    count = _spread(run).count
+    return describe_epochs(run) + (f" (mean of {count} runs)" if count > 1 else "")
+
+
+def _seeds(runs: list[Record]) -> str:
+    """What was trained several times, with other seeds and nothing else changed."""
+    rows = [
+        [_network(run), _percent(_paper_error(run)), str(_spread(run).count), str(_spread(run))]
+        for run in _pool_seeds(runs)
+        if _spread(run).count > 1
+    ]
+    return make_table(["network", "paper %", "runs", "mean test error %"], rows)
 
 
 def _runs(runs: list[Record]) -> str:
@@ -185,9 +222,9 @@ def _widths(runs: list[Record]) -> str:
         [
             _title(run["model"]),
             f"{run['parameters']:,}",
-            _percent(run["test_error"]),
+            str(_spread(run)),
             _percent(run["train_error"]),
-            describe_epochs(run),
+            _epochs(run),
             _percent(_paper_error(run)),
         ]
         for run in _of_each_width(runs)
@@ -233,7 +270,7 @@ def _summary(runs: list[Record]) -> str:
         [
             f"{_architecture(run)} on {_data_title(run)}",
             f"{run['parameters'] / 1e6:.2f}M",
-            _percent(run["test_error"]),
+            str(_spread(run)),
             _percent(_paper_error(run)),
             _budget(run),
         ]
@@ -246,7 +283,8 @@ def _budget(run: Record) -> str:
     """What a run cost; the hours are its own, not those of the network it started from."""
     last = f" for the last {run['epochs']}" if find_start(run) is not None else ""
     threads = describe_over_time(run, "threads")
-    return f"{describe_epochs(run)} epochs, {run['minutes'] / 60:.1f} hours{last}, CPU threads: {threads}"
+    seeds = f", mean of {_spread(run).count} runs" if _spread(run).count > 1 else ""
+    return f"{describe_epochs(run)} epochs, {run['minutes'] / 60:.1f} hours{last}, CPU threads: {threads}{seeds}"
 
 
 def _times(runs: list[Record]) -> str:
@@ -324,7 +362,7 @@ def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
     figure = Figure(figsize=(5.2 * len(panels), 5), layout="constrained")
     for axes, (title, runs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for index, run in enumerate(runs):
-            label = f"{_architecture(run)}, {_training(run)}: {_percent(run['test_error'])} %"
+            label = f"{_architecture(run)}, {_training(run)}: {_spread(run)} %"
             axes.plot(*_points(run, "test_error"), color=f"C{index}", label=label)
             axes.plot(*_points(run, "train_error"), color=f"C{index}", linestyle="--", linewidth=1)
         axes.set(xlabel="epoch", ylabel="error (%)", title=f"{title}: test (solid) and training (dashed)", yscale="log")

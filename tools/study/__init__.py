@@ -5,7 +5,7 @@
 - ``questions``: which networks and settings are compared, and what is asked about them.
 - ``training``: trains them, one after the other.
 - ``noise``: tests trained networks on noisy images.
-- ``verdict``: means, standard errors and what follows from them.
+- ``verdict``: what differences between seeds say.
 - ``page``: tables and pictures.
 """
 

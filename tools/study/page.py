@@ -5,9 +5,10 @@ from statistics import median
 from typing import Any
 
 from tools.results import fill_page, load_records, make_table
+from tools.spread import summarize
 from tools.study.noise import ADAPTED, AS_TRAINED, NOISES, RAISES
 from tools.study.questions import STUDIES, Study
-from tools.study.verdict import compare, judge, summarize
+from tools.study.verdict import compare, judge
 from torchscn.json_file import read_table
 
 __all__ = ["write_pages"]

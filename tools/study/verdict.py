@@ -1,34 +1,8 @@
-"""Means over seeds with their standard errors, and what they say."""
+"""What differences between seeds say about a claim."""
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean, stdev
+from tools.spread import Spread, summarize
 
-__all__ = ["Spread", "compare", "judge", "summarize"]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A mean over seeds; the standard error is None for fewer than two."""
-
-    mean: float
-    error: float | None
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f}" if self.error is None else f"{self.mean:.2f} ± {self.error:.2f}"
-
-
-def summarize(values: Sequence[float]) -> Spread:
-    """Mean and standard error.
-
-    Example:
-        >>> str(summarize([1.0, 2.0, 3.0]))
-        '2.00 ± 0.58'
-    """
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Spread(fmean(values), error, len(values))
+__all__ = ["compare", "judge"]
 
 
 def compare(better: dict[int, float], worse: dict[int, float]) -> Spread | None:
