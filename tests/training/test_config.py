@@ -108,3 +108,8 @@ def test_bad_recipes(tmp_path):
     (tmp_path / "broken.toml").write_text("lrr = 3")
     with pytest.raises(ConfigError, match=r"broken\.toml cannot be used: there is no setting 'lrr'"):
         load_recipe(str(tmp_path / "broken.toml"))
+
+
+@pytest.mark.parametrize("spelt", ["runs/a", "runs/a/", "./runs//a"])
+def test_a_start_has_one_name_however_it_is_spelt(spelt):
+    assert TrainConfig(start_from=spelt) == TrainConfig(start_from="runs/a")

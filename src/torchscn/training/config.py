@@ -1,6 +1,7 @@
 """Settings of a training run: one flat table, filled from a recipe and overrides. Works without torch."""
 
 import json
+import os
 import reprlib
 import tomllib
 import types
@@ -121,6 +122,9 @@ class TrainConfig(Settings):
         for name in _own_names():
             object.__setattr__(self, name, settings.pop(name, self.__dataclass_fields__[name].default))
         object.__setattr__(self, "options", options | settings)
+        if self.start_from and isinstance(self.start_from, str):
+            # One folder has one name, so that a resumed run may spell it with a slash at its end.
+            object.__setattr__(self, "start_from", os.path.normpath(self.start_from))
         try:
             self._check()
         except (ValueError, TypeError, OverflowError) as error:
