@@ -211,6 +211,7 @@ def test_widths_are_compared_from_random_weights(run, tmp_path):
         wide | {"name": "worse", "test_error": 8.0, "epochs": 1},
         wide | {"name": "descent", "test_error": 6.0, "settings": {}},
         wide | {"name": "on", "test_error": 6.0, "settings": {"optimizer": "muon", "start_from": "scn4-cifar10"}},
+        wide | {"name": "long", "test_error": 6.0, "epochs": 60},
         wide | {"name": "twin", "model": "cnn4"},
     ]
     runs = {record["name"]: record for record in (wide, *others, one)}

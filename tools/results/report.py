@@ -26,6 +26,7 @@ from torchscn.data import DATASETS
 __all__ = ["fill_page", "make_table", "make_tables", "write_report"]
 
 Record = dict[str, Any]
+_EPOCHS_OF_WIDTHS = 30  # at most, where networks of several widths are compared
 _DATA_TITLES = {dataset.name: dataset.title for dataset in DATASETS}
 
 
@@ -233,7 +234,10 @@ def _widths(runs: list[Record]) -> str:
 
 
 def _of_each_width(runs: list[Record]) -> list[Record]:
-    """The paper's networks on CIFAR-10, slim to wide: the best run of each from random weights, with Muon."""
+    """The paper's networks on CIFAR-10, slim to wide: the best run of each from random weights, with Muon.
+
+    Longer runs are left out: only some widths have them, and epochs matter as much as width.
+    """
     alike = [
         run
         for run in runs
@@ -241,6 +245,7 @@ def _of_each_width(runs: list[Record]) -> list[Record]:
         and _paper_error(run) is not None
         and run["settings"].get("optimizer") == "muon"
         and find_start(run) is None
+        and run["epochs"] <= _EPOCHS_OF_WIDTHS
     ]
     return sorted(_best(alike), key=lambda run: run["parameters"])
 
