@@ -90,9 +90,9 @@ def short_trainings(data_dir: Path) -> list[dict[str, Any]]:
     rows = []
     for tol in (1e-1, 1e-2, 1e-3):
         for seed in (0, 1):
-            settings = {"epochs": 3, "limit": 10_000, "tol": tol, "seed": seed}
+            settings = {"model": "scn1", "epochs": 3, "limit": 10_000, "tol": tol, "seed": seed}
             with tempfile.TemporaryDirectory() as folder:
-                config = load_recipe("cifar10-scn1").override(settings)
+                config = load_recipe("cifar10-cnn1").override(settings)
                 result = train(config, Path(folder) / "run", data_dir=data_dir, quiet=True)
             last = result.metrics[-1]
             rows.append({"tol": tol, "seed": seed, "test_error": last["test_error"], "seconds": last["seconds"]})

@@ -77,11 +77,11 @@ def _few_labels(count: int, epochs: int, batch_size: int) -> dict[str, Variant]:
     }
 
 
-_SHORT = {"validation": 5000, "epochs": 5, "lr": 0.19, "weight_decay": 1.3e-3, "warmup": 0.1}
+_SHORT = {"model": "scn1", "validation": 5000, "epochs": 5, "lr": 0.19, "weight_decay": 1.3e-3, "warmup": 0.1}
 _MUON = {"optimizer": "muon", "decay_lam1": False}
 
 CLAIMS = Study(
-    recipe="cifar10-scn1",
+    recipe="cifar10-cnn1",
     common=_SHORT | {"limit": 20000},
     seeds=3,
     variants={
@@ -130,7 +130,7 @@ CLAIMS = Study(
 )
 
 RECIPE = Study(
-    recipe="cifar10-scn1",
+    recipe="cifar10-cnn1",
     common=_SHORT,
     seeds=1,
     variants={
