@@ -63,7 +63,6 @@ def make_tables(runs: dict[str, Record]) -> dict[str, str]:
         "runs": _runs(every),
         "settings": _settings(every),
         "twins": _twins(every),
-        "seeds": _seeds(every),
         "widths": _widths(every),
         "solvers": _solvers(every),
         "storage": _storage(every),
@@ -154,16 +153,6 @@ def _spread(run: Record) -> Spread:
 def _epochs(run: Record) -> str:
     count = _spread(run).count
     return describe_epochs(run) + (f" (mean of {count} runs)" if count > 1 else "")
-
-
-def _seeds(runs: list[Record]) -> str:
-    """What was trained several times, with other seeds and nothing else changed."""
-    rows = [
-        [_network(run), _percent(_paper_error(run)), str(_spread(run).count), str(_spread(run))]
-        for run in _pool_seeds(runs)
-        if _spread(run).count > 1
-    ]
-    return make_table(["network", "paper %", "runs", "mean test error %"], rows)
 
 
 def _runs(runs: list[Record]) -> str:
