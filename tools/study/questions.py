@@ -134,6 +134,10 @@ RECIPE = Study(
     common=_SHORT,
     seeds=1,
     variants={
+        "usual": Variant(
+            "gradient descent, rate 0.1, weight decay 5e-4, a quarter of the run rising",
+            {"lr": 0.1, "weight_decay": 5e-4, "warmup": 0.25},
+        ),
         "base": Variant("gradient descent, rate 0.19, weight decay 1.3e-3", seeds=3),
         "nodecay": Variant("... without weight decay on lam1", {"decay_lam1": False}),
         "muon01": Variant("Muon, rate 0.01", _MUON | {"muon_lr": 0.01}),
@@ -149,6 +153,7 @@ RECIPE = Study(
             _MUON | {"muon_lr": 0.02, "early_size": 0.75, "early_share": 0.6},
         ),
         "muon02-alternate": Variant("Muon 0.02, alternating flips", _MUON | {"muon_lr": 0.02, "alternate_flip": True}),
+        "muon02-cutout": Variant("Muon 0.02, cutout of 8 pixels", _MUON | {"muon_lr": 0.02, "cutout": 8}),
         "muon02-affine": Variant(
             "Muon 0.02, scale and bias of batch norm learned", _MUON | {"muon_lr": 0.02, "affine": True}
         ),
