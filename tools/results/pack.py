@@ -87,8 +87,9 @@ shown; it knows images of {height} x {width} pixels like those of {record["data"
 
 
 def _start(record: dict[str, Any]) -> str:
-    """What a run started from, in words."""
+    """What a run started from, in words: a name may stand for newer weights by now."""
     found = find_start(record)
     if found is None:
         return "random weights"
-    return f"{found['name']} (SHA-256 of the file: {found['sha256'] or 'lost'}); the minutes do not include its own"
+    what = f"what was {found['name']} then (SHA-256 of the file: {found['sha256'] or 'lost'})"
+    return f"{what}; the minutes do not include its own"
