@@ -24,6 +24,8 @@ def test_images_are_small_in_the_first_epochs():
     assert [image_scale(config, epoch) for epoch in range(10)] == [0.75] * 4 + [1.0] * 6
     assert image_scale(TrainConfig(epochs=10), 0) == 1.0
     assert image_scale(TrainConfig(epochs=2, early_size=0.5, early_share=1.0), 1) == 0.5
+    rounded = TrainConfig(epochs=25, early_size=0.5, early_share=0.28)  # 0.28 * 25 is a little more than 7
+    assert [image_scale(rounded, epoch) for epoch in (6, 7)] == [0.5, 1.0]
 
 
 def test_the_last_epoch_is_always_tested():

@@ -40,7 +40,8 @@ def image_scale(config: TrainConfig, epoch: int) -> float:
         >>> [image_scale(config, epoch) for epoch in range(4)]
         [0.75, 0.75, 1.0, 1.0]
     """
-    return config.early_size if epoch < config.early_share * config.epochs else 1.0
+    small = round(config.early_share * config.epochs, 6)  # 0.28 of 25 is 7, not a little more
+    return config.early_size if epoch < small else 1.0
 
 
 def is_tested(config: TrainConfig, epoch: int) -> bool:
