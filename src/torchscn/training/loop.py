@@ -143,16 +143,23 @@ def fit(
             layers is kept non-negative.
         train_set: images to train on.
         test_set: images to test on.
-        config: settings; those about data and model are only recorded.
+        config: settings; those about data and model are only recorded. ``start_from`` is refused: the model is
+            trained from the weights it has.
         run_dir: folder of the run.
         resume: continue from the folder's checkpoint.
         process: this process among all, from :func:`torchscn.training.start_process`.
         quiet: print nothing.
 
     Raises:
+        ConfigError: ``config`` has a ``start_from``.
         DivergenceError: the loss is no longer finite.
         Interrupted: on Ctrl-C or a termination signal, after writing a checkpoint.
     """
+    if config.start_from is not None:
+        raise ConfigError(
+            f"start_from={config.start_from!r} does nothing here: fit trains the weights that the model has. "
+            "Load them into the model first, for example from torchscn.load_trained, and leave start_from out."
+        )
     with ExitStack() as held:
         return _fit(model, train_set, test_set, config, run_dir, resume, process or Process(), quiet, None, held)
 
