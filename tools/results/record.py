@@ -174,7 +174,7 @@ def describe_commands(record: dict[str, Any]) -> str:
 
 
 def _what_is_asked(command: str) -> str:
-    return re.sub(r" --resume\b| --threads \d+", "", command)
+    return re.sub(r" --resume\b| --threads[ =]\d+", "", command)
 
 
 def _resumed(epochs: list[int]) -> str:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tools.results.paper import CIFAR, MNIST, SCN_ERRORS, TIMES, PaperRow
@@ -132,16 +133,23 @@ def _best(runs: list[Record]) -> list[Record]:
 
 
 def _pool_seeds(runs: list[Record]) -> list[Record]:
-    """One record for all runs that differ in nothing but their seed: that of the lowest seed, with the spread of all.
+    """One record for all runs that differ in nothing but their seed: that of the lowest seed, with the means of all.
 
-    Which of them is the best is chance, so that none may stand for its recipe because of its error.
+    Which of them is the best is chance, so that none may stand for its recipe because of its error. A seed that was
+    trained twice counts once.
     """
-    pools: dict[str, list[Record]] = {}
+    pools: dict[str, dict[int, Record]] = {}
     for run in sorted(runs, key=lambda run: run["seed"]):
         settings = {name: value for name, value in _recipe(run).items() if name != "seed"}
-        key = json.dumps([run["model"], run["data"], run["epochs"], settings], sort_keys=True)
-        pools.setdefault(key, []).append(run)
-    return [pool[0] | {"spread": summarize([run["test_error"] for run in pool])} for pool in pools.values()]
+        start = (find_start(run) or {}).get("sha256")  # the name of what it started from may stand for other weights
+        key = json.dumps([run["model"], run["data"], run["epochs"], settings, start], sort_keys=True)
+        pools.setdefault(key, {}).setdefault(run["seed"], run)
+    return [_pooled([*pool.values()]) for pool in pools.values()]
+
+
+def _pooled(pool: list[Record]) -> Record:
+    means = {name: fmean(run[name] for run in pool) for name in ("train_error", "minutes")}
+    return pool[0] | means | {"spread": summarize([run["test_error"] for run in pool]), "pool": pool}
 
 
 def _spread(run: Record) -> Spread:
@@ -198,7 +206,8 @@ def _twins(runs: list[Record]) -> str:
 
 def _recipe(run: Record) -> dict[str, Any]:
     """All settings that a network and its twin share."""
-    return {name: value for name, value in run["settings"].items() if name not in ("model", "test_every")}
+    other = ("model", "test_every", "checkpoint_seconds", "tensorboard")
+    return {name: value for name, value in run["settings"].items() if name not in other}
 
 
 def _twin_row(run: Record) -> list[str]:
@@ -276,7 +285,7 @@ def _summary(runs: list[Record]) -> str:
 def _budget(run: Record) -> str:
     """What a run cost; the hours are its own, not those of the network it started from."""
     last = f" for the last {run['epochs']}" if find_start(run) is not None else ""
-    threads = describe_over_time(run, "threads")
+    threads = " or ".join(dict.fromkeys(describe_over_time(one, "threads") for one in run["pool"]))
     seeds = f", mean of {_spread(run).count} runs" if _spread(run).count > 1 else ""
     return f"{describe_epochs(run)} epochs, {run['minutes'] / 60:.1f} hours{last}, CPU threads: {threads}{seeds}"
 
@@ -317,7 +326,8 @@ def _data_title(run: Record) -> str:
 
 
 def _network(run: Record) -> str:
-    return f"{_architecture(run)}, {_data_title(run)}, {_training(run)}"
+    seed = f", seed {run['seed']}" if run["seed"] else ""
+    return f"{_architecture(run)}, {_data_title(run)}, {_training(run)}{seed}"
 
 
 def _training(run: Record) -> str:
@@ -357,8 +367,10 @@ def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
     for axes, (title, runs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for index, run in enumerate(runs):
             label = f"{_architecture(run)}, {_training(run)}: {_spread(run)} %"
-            axes.plot(*_points(run, "test_error"), color=f"C{index}", label=label)
-            axes.plot(*_points(run, "train_error"), color=f"C{index}", linestyle="--", linewidth=1)
+            for one in run["pool"]:
+                axes.plot(*_points(one, "test_error"), color=f"C{index}", label=label)
+                axes.plot(*_points(one, "train_error"), color=f"C{index}", linestyle="--", linewidth=1)
+                label = None  # once for all seeds
         axes.set(xlabel="epoch", ylabel="error (%)", title=f"{title}: test (solid) and training (dashed)", yscale="log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
         axes.yaxis.set_major_formatter("{x:g}")
