@@ -367,10 +367,9 @@ def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
     for axes, (title, runs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for index, run in enumerate(runs):
             label = f"{_architecture(run)}, {_training(run)}: {_spread(run)} %"
-            for one in run["pool"]:
-                axes.plot(*_points(one, "test_error"), color=f"C{index}", label=label)
+            for number, one in enumerate(run["pool"]):
+                axes.plot(*_points(one, "test_error"), color=f"C{index}", label=None if number else label)
                 axes.plot(*_points(one, "train_error"), color=f"C{index}", linestyle="--", linewidth=1)
-                label = None  # once for all seeds
         axes.set(xlabel="epoch", ylabel="error (%)", title=f"{title}: test (solid) and training (dashed)", yscale="log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
         axes.yaxis.set_major_formatter("{x:g}")
