@@ -22,7 +22,11 @@ TINY = Study(
     recipe="digits",
     common={"epochs": 1, "limit": 64, "stem": 4},
     seeds=2,
-    variants={"small": Variant("small"), "other": Variant("other", {"lr": 0.01}), "more": Variant("more", seeds=3)},
+    variants={
+        "small": Variant("small"),
+        "other": Variant("other", {"lr": 0.01}),
+        "more": Variant("more", seeds=3, beside="small"),
+    },
     questions=(Question("Small is better.", "us", (("small", "other"),)),),
 )
 PAGES = {
@@ -88,6 +92,7 @@ def test_every_run_has_one_name_and_settings_that_exist():
             assert {name for pair in question.pairs for name in pair} <= study.variants.keys()
             counts = [study.variants[name].seeds or study.seeds for pair in question.pairs for name in pair]
             assert min(counts) >= 3
+        assert {variant.beside for variant in study.variants.values()} <= {"", *study.variants}
 
 
 def test_seeds_come_one_after_the_other(tiny):
@@ -147,6 +152,15 @@ def test_the_page_of_claims(tiny, docs, tmp_path, errors, verdict, gain):
     row = next(line for line in text.splitlines() if "Small is better." in line)
     assert row.endswith(f"| {verdict} | {gain} |")
     assert (docs / "results" / "claims.png").stat().st_size > 1000
+
+
+def test_a_gain_is_over_the_seeds_of_both(docs, tmp_path, monkeypatch):
+    monkeypatch.setitem(STUDIES, "recipe", TINY)
+    record_errors(tmp_path / "recipe", {"small-0": 9.0, "small-1": 8.0, "more-0": 7.0, "more-1": 5.0, "more-2": 6.0})
+    write_pages(tmp_path, docs)
+    rows = (docs / "training.md").read_text().splitlines()
+    assert "| small | 1,000 | 8.50 ± 0.50 | 2 |  |" in rows
+    assert "| more | 1,000 | 6.00 ± 0.58 | 3 | 2.50 ± 0.50 |" in rows
 
 
 def test_without_records_there_are_questions_and_no_picture(tiny, docs, tmp_path):

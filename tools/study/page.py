@@ -39,7 +39,7 @@ def write_pages(records: Path, docs: Path) -> list[Path]:
         "claim-runs": _variants(STUDIES["claims"], claims),
         "noise": _noise(noise),
         "noise-claims": _noise_claims(noise, STUDIES["claims"].seeds),
-        "recipe": _variants(STUDIES["recipe"], recipe),
+        "recipe": _gains(STUDIES["recipe"], recipe),
     }
     pages = [docs / "claims.md", docs / "training.md"]
     for page in pages:
@@ -75,16 +75,35 @@ def _claims(study: Study, records: dict[str, Record]) -> str:
     return make_table(["claim", "source", "said to be better", "than", "verdict", "gain, points"], rows, n_texts=5)
 
 
+_VARIANT_COLUMNS = ["what is trained", "parameters", "error %", "seeds"]
+
+
 def _variants(study: Study, records: dict[str, Record]) -> str:
+    return make_table(_VARIANT_COLUMNS, _variant_rows(study, records).values())
+
+
+def _gains(study: Study, records: dict[str, Record]) -> str:
+    """All variants, with what each brought over the one it is to be seen beside, over the seeds that both have."""
     errors = _errors(study, records)
     rows = []
+    for name, row in _variant_rows(study, records).items():
+        beside = study.variants[name].beside
+        gain = compare(errors[name], errors[beside]) if beside else None
+        rows.append([*row, "" if gain is None else str(gain)])
+    return make_table([*_VARIANT_COLUMNS, "gain, points"], rows)
+
+
+def _variant_rows(study: Study, records: dict[str, Record]) -> dict[str, list[str]]:
+    """Label, parameters, error and seeds of every variant that has records."""
+    errors = _errors(study, records)
+    rows = {}
     for name, variant in study.variants.items():
         if not errors[name]:
             continue
         some = next(record for key, record in records.items() if key.rpartition("-")[0] == name)
         spread = summarize([*errors[name].values()])
-        rows.append([variant.label, f"{some['parameters']:,}", str(spread), str(spread.count)])
-    return make_table(["what is trained", "parameters", "error %", "seeds"], rows)
+        rows[name] = [variant.label, f"{some['parameters']:,}", str(spread), str(spread.count)]
+    return rows
 
 
 def _load_noise(folder: Path) -> dict[int, Errors]:

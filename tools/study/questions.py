@@ -18,11 +18,13 @@ class Variant:
         label: what it is, for people.
         settings: those that differ from the study's common ones.
         seeds: how many, counted from 0; 0: as many as the study has.
+        beside: name of the variant that lacks what is new in this one.
     """
 
     label: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     seeds: int = 0
+    beside: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ def _few_labels(count: int, epochs: int, batch_size: int) -> dict[str, Variant]:
 
 _SHORT = {"model": "scn1", "validation": 5000, "epochs": 5, "lr": 0.19, "weight_decay": 1.3e-3, "warmup": 0.1}
 _MUON = {"optimizer": "muon", "decay_lam1": False}
+_MUON02 = _MUON | {"muon_lr": 0.02}
+_CNN_MUON = {"model": "cnn1", "optimizer": "muon"}  # the twin has no lam1
 
 CLAIMS = Study(
     recipe="cifar10-cnn1",
@@ -129,6 +133,12 @@ CLAIMS = Study(
     ),
 )
 
+
+def _more(what: str, **settings: Any) -> Variant:
+    """SCN-1 with Muon, and one thing more."""
+    return Variant(f"Muon 0.02, {what}", _MUON02 | settings, beside="muon02")
+
+
 RECIPE = Study(
     recipe="cifar10-cnn1",
     common=_SHORT,
@@ -138,39 +148,35 @@ RECIPE = Study(
             "gradient descent, rate 0.1, weight decay 5e-4, a quarter of the run rising",
             {"lr": 0.1, "weight_decay": 5e-4, "warmup": 0.25},
         ),
-        "base": Variant("gradient descent, rate 0.19, weight decay 1.3e-3", seeds=3),
-        "nodecay": Variant("... without weight decay on lam1", {"decay_lam1": False}),
-        "muon01": Variant("Muon, rate 0.01", _MUON | {"muon_lr": 0.01}),
-        "muon02": Variant("Muon, rate 0.02", _MUON | {"muon_lr": 0.02}, seeds=3),
-        "muon04": Variant("Muon, rate 0.04", _MUON | {"muon_lr": 0.04}),
-        "muon02-smooth": Variant("Muon 0.02, label smoothing 0.1", _MUON | {"muon_lr": 0.02, "label_smoothing": 0.1}),
-        "muon02-pooled": Variant("Muon 0.02, pooled shortcuts", _MUON | {"muon_lr": 0.02, "shortcuts": "pooled"}),
-        "muon02-projected": Variant(
-            "Muon 0.02, projected shortcuts", _MUON | {"muon_lr": 0.02, "shortcuts": "projected"}
+        "base": Variant(
+            "gradient descent, rate 0.19, weight decay 1.3e-3, a tenth of the run rising", seeds=3, beside="usual"
         ),
-        "muon02-early": Variant(
-            "Muon 0.02, images of 24 x 24 pixels in the first three of five epochs",
-            _MUON | {"muon_lr": 0.02, "early_size": 0.75, "early_share": 0.6},
+        "nodecay": Variant("... without weight decay on lam1", {"decay_lam1": False}, beside="base"),
+        "muon01": Variant("Muon, rate 0.01", _MUON | {"muon_lr": 0.01}, beside="base"),
+        "muon02": Variant("Muon, rate 0.02", _MUON02, seeds=3, beside="base"),
+        "muon04": Variant("Muon, rate 0.04", _MUON | {"muon_lr": 0.04}, beside="base"),
+        "muon02-smooth": _more("label smoothing 0.1", label_smoothing=0.1),
+        "muon02-pooled": _more("pooled shortcuts", shortcuts="pooled"),
+        "muon02-projected": _more("projected shortcuts", shortcuts="projected"),
+        "muon02-early": _more(
+            "images of 24 x 24 pixels in the first three of five epochs", early_size=0.75, early_share=0.6
         ),
-        "muon02-alternate": Variant("Muon 0.02, alternating flips", _MUON | {"muon_lr": 0.02, "alternate_flip": True}),
-        "muon02-cutout": Variant("Muon 0.02, cutout of 8 pixels", _MUON | {"muon_lr": 0.02, "cutout": 8}),
-        "muon02-affine": Variant(
-            "Muon 0.02, scale and bias of batch norm learned", _MUON | {"muon_lr": 0.02, "affine": True}
-        ),
-        "muon02-atoms": Variant("Muon 0.02, lam1 per atom", _MUON | {"muon_lr": 0.02, "per_atom": True}),
-        "muon02-ridge01": Variant("Muon 0.02, lam2 = 0.1", _MUON | {"muon_lr": 0.02, "lam2": 0.1}),
-        "muon02-ridge1": Variant("Muon 0.02, lam2 = 1", _MUON | {"muon_lr": 0.02, "lam2": 1.0}),
-        "muon02-ema": Variant("Muon 0.02, weights averaged (0.998)", _MUON | {"muon_lr": 0.02, "ema": 0.998}),
-        "muon02-tight": Variant("Muon 0.02, tolerance 1e-3", _MUON | {"muon_lr": 0.02, "tol": 1e-3}),
+        "muon02-alternate": _more("alternating flips", alternate_flip=True),
+        "muon02-cutout": _more("cutout of 8 pixels", cutout=8),
+        "muon02-affine": _more("scale and bias of batch norm learned", affine=True),
+        "muon02-atoms": _more("lam1 per atom", per_atom=True),
+        "muon02-ridge01": _more("lam2 = 0.1", lam2=0.1),
+        "muon02-ridge1": _more("lam2 = 1", lam2=1.0),
+        "muon02-ema": _more("weights averaged (0.998)", ema=0.998),
+        "muon02-tight": _more("tolerance 1e-3", tol=1e-3),
         "cnn-base": Variant("twin: gradient descent as above", {"model": "cnn1"}, seeds=3),
-        "cnn-muon01": Variant("twin: Muon, rate 0.01", {"model": "cnn1", "optimizer": "muon", "muon_lr": 0.01}),
-        "cnn-muon02": Variant(
-            "twin: Muon, rate 0.02", {"model": "cnn1", "optimizer": "muon", "muon_lr": 0.02}, seeds=3
-        ),
-        "cnn-muon04": Variant("twin: Muon, rate 0.04", {"model": "cnn1", "optimizer": "muon", "muon_lr": 0.04}),
+        "cnn-muon01": Variant("twin: Muon, rate 0.01", _CNN_MUON | {"muon_lr": 0.01}, beside="cnn-base"),
+        "cnn-muon02": Variant("twin: Muon, rate 0.02", _CNN_MUON | {"muon_lr": 0.02}, seeds=3, beside="cnn-base"),
+        "cnn-muon04": Variant("twin: Muon, rate 0.04", _CNN_MUON | {"muon_lr": 0.04}, beside="cnn-base"),
         "cnn-muon02-pooled": Variant(
             "twin: Muon 0.02, pooled shortcuts",
-            {"model": "cnn1", "optimizer": "muon", "muon_lr": 0.02, "shortcuts": "pooled"},
+            _CNN_MUON | {"muon_lr": 0.02, "shortcuts": "pooled"},
+            beside="cnn-muon02",
         ),
     },
     questions=(),
