@@ -13,6 +13,7 @@ import torchscn
 from torchscn import LayerOptions, Network, Row, data
 from torchscn.cli import main
 from torchscn.inspect import About, inspect_network, slim_and_wide, write_report
+from torchscn.inspect.figures import draw_example
 from torchscn.inspect.stages import dissect
 from torchscn.inspect.tiles import as_picture, atom_picture, blank, enlarge, grid
 from torchscn.training import TrainConfig, train
@@ -110,6 +111,13 @@ def test_a_twin_is_shown_beside(findings, tmp_path):
     assert "The twin is the-twin." in outline.text
     assert "The twin ends at" in outline.text
     assert len(findings.numbers()["twin_probes"]) == 4
+
+
+def test_what_places_add_is_drawn_over_the_whole_image(findings):
+    _, places, *_ = draw_example(findings.network, findings.with_images.examples[0]).axes
+    image, drawn = (shown.get_extent() for shown in places.images)
+    assert drawn[0] <= image[0] < image[1] <= drawn[1]
+    assert drawn[3] <= image[3] < image[2] <= drawn[2]
 
 
 def test_numbers_are_json(findings):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchscn.inspect.canvas import GREY, OURS, TWINS, new_figure, plain, short, show
 from torchscn.inspect.clusters import ClusterScores
@@ -203,17 +204,18 @@ def _draw_places(axes: "Axes", example: Example, answer: int, title: str) -> Non
     height, width = example.image.shape[1:]
     axes.imshow(as_picture(example.image).mean(2), cmap="gray", extent=(0, width, height, 0))
     limit = max(float(places.abs().max()), 1e-12)
-    # A place is drawn in the middle of the pixels that it sees.
+    # A place is drawn in the middle of the pixels that it sees. These middles need not reach the image's edges, so that
+    # the outermost places are drawn once more outside of them.
     field = example.looks[-1].stage.field
     top, left, *_ = field.middle(0, 0)
     *_, bottom, right = field.middle(places.shape[0] - 1, places.shape[1] - 1)
     axes.imshow(
-        places.numpy(),
+        pad(places[None], (1, 1, 1, 1), mode="replicate")[0].numpy(),
         cmap="RdBu_r",
         vmin=-limit,
         vmax=limit,
         alpha=0.55,
-        extent=(left, right, bottom, top),
+        extent=(left - field.step, right + field.step, bottom + field.step, top - field.step),
         interpolation="bilinear",
     )
     axes.set(xlim=(0, width), ylim=(height, 0))
