@@ -110,6 +110,13 @@ def test_a_network_of_ones_own_does_not_start_from_anything(first, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_the_start_of_a_run_does_not_matter_to_fit_once_it_is_resumed(first, tmp_path):
+    train(CONFIG.override({"start_from": str(first)}), tmp_path, quiet=True)
+    config = CONFIG.override({"start_from": str(first)})
+    resumed = fit(config.make_model(10, 1), *digits(), config, tmp_path, resume=True, quiet=True)
+    assert len(resumed.metrics) == 1
+
+
 def test_what_cannot_be_started_from(first, tmp_path):
     with pytest.raises(ConfigError, match="start_from is empty"):
         CONFIG.override({"start_from": ""})

@@ -144,18 +144,18 @@ def fit(
         train_set: images to train on.
         test_set: images to test on.
         config: settings; those about data and model are only recorded. ``start_from`` is refused: the model is
-            trained from the weights it has.
+            trained from the weights it has, or, resumed, from those of the checkpoint.
         run_dir: folder of the run.
         resume: continue from the folder's checkpoint.
         process: this process among all, from :func:`torchscn.training.start_process`.
         quiet: print nothing.
 
     Raises:
-        ConfigError: ``config`` has a ``start_from``.
+        ConfigError: ``config`` has a ``start_from``, and there is nothing to resume.
         DivergenceError: the loss is no longer finite.
         Interrupted: on Ctrl-C or a termination signal, after writing a checkpoint.
     """
-    if config.start_from is not None:
+    if config.start_from is not None and not RunFolder(run_dir).has_checkpoint():
         raise ConfigError(
             f"start_from={config.start_from!r} does nothing here: fit trains the weights that the model has. "
             "Load them into the model first, for example from torchscn.load_trained, and leave start_from out."
