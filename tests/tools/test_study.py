@@ -156,11 +156,11 @@ def test_the_page_of_claims(tiny, docs, tmp_path, errors, verdict, gain):
 
 def test_a_gain_is_over_the_seeds_of_both(docs, tmp_path, monkeypatch):
     monkeypatch.setitem(STUDIES, "recipe", TINY)
-    record_errors(tmp_path / "recipe", {"small-0": 9.0, "small-1": 8.0, "more-0": 7.0, "more-1": 5.0, "more-2": 6.0})
+    record_errors(tmp_path / "recipe", {"small-0": 9.0, "small-1": 8.0, "more-0": 7.0, "more-1": 5.0, "more-2": 9.0})
     write_pages(tmp_path, docs)
     rows = (docs / "training.md").read_text().splitlines()
     assert "| small | 1,000 | 8.50 ± 0.50 | 2 |  |" in rows
-    assert "| more | 1,000 | 6.00 ± 0.58 | 3 | 2.50 ± 0.50 |" in rows
+    assert "| more | 1,000 | 7.00 ± 1.15 | 3 | 2.50 ± 0.50 |" in rows
 
 
 def test_without_records_there_are_questions_and_no_picture(tiny, docs, tmp_path):

@@ -160,6 +160,9 @@ def describe_commands(record: dict[str, Any]) -> str:
         >>> resumed = [{"command": "scn train digits --resume", "after_epochs": epoch} for epoch in (2, 5)]
         >>> describe_commands({"environment": {"command": "scn train digits", "resumed": resumed}})
         '`scn train digits`, resumed after epochs 2, 5'
+        >>> resumed = [{"command": "scn train digits --resume --threads=2", "after_epochs": 3}]
+        >>> describe_commands({"environment": {"command": "scn train digits", "resumed": resumed}})
+        '`scn train digits`, resumed after epoch 3'
     """
     environment = record["environment"]
     told: list[tuple[str, list[int]]] = [(environment["command"], [])]

@@ -250,19 +250,19 @@ def _of_each_width(runs: list[Record]) -> list[Record]:
 
 def _solvers(runs: list[Record]) -> str:
     rows = []
-    for run in runs:
+    for run, network in _networks(runs):
         for row in run.get("solvers", ()):
             rule = f"{row['max_iter']} steps" if row.get("max_iter") else f"tol {row['tol']:g}"
             values = (f"{row['images']:,}", _percent(row["error"]), _percent(row["other_answers"]))
-            rows.append([_network(run), row["solver"], rule, *values])
+            rows.append([network, row["solver"], rule, *values])
     columns = ["network", "solver", "stops at", "test images", "error %", "answers that differ from the first row's %"]
     return make_table(columns, rows)
 
 
 def _storage(runs: list[Record]) -> str:
     rows = [
-        [_network(run), row["stored_as"], _percent(row["error"]), _percent(row["other_answers"])]
-        for run in runs
+        [network, row["stored_as"], _percent(row["error"]), _percent(row["other_answers"])]
+        for run, network in _networks(runs)
         for row in run.get("storage", ())
     ]
     return make_table(["network", "stored as", "test error %", "answers that differ %"], rows)
@@ -325,9 +325,13 @@ def _data_title(run: Record) -> str:
     return _DATA_TITLES.get(name, name)
 
 
-def _network(run: Record) -> str:
-    seed = f", seed {run['seed']}" if run["seed"] else ""
-    return f"{_architecture(run)}, {_data_title(run)}, {_training(run)}{seed}"
+def _networks(runs: list[Record]) -> list[tuple[Record, str]]:
+    """The runs, each with a name of its network; it tells the seed where several would be called the same."""
+    names = [f"{_architecture(run)}, {_data_title(run)}, {_training(run)}" for run in runs]
+    return [
+        (run, f"{name}, seed {run['seed']}" if names.count(name) > 1 else name)
+        for run, name in zip(runs, names, strict=True)
+    ]
 
 
 def _training(run: Record) -> str:

@@ -152,9 +152,9 @@ RECIPE = Study(
             "gradient descent, rate 0.19, weight decay 1.3e-3, a tenth of the run rising", seeds=3, beside="usual"
         ),
         "nodecay": Variant("... without weight decay on lam1", {"decay_lam1": False}, beside="base"),
-        "muon01": Variant("Muon, rate 0.01", _MUON | {"muon_lr": 0.01}, beside="base"),
-        "muon02": Variant("Muon, rate 0.02", _MUON02, seeds=3, beside="base"),
-        "muon04": Variant("Muon, rate 0.04", _MUON | {"muon_lr": 0.04}, beside="base"),
+        "muon01": Variant("Muon, rate 0.01", _MUON | {"muon_lr": 0.01}, beside="nodecay"),
+        "muon02": Variant("Muon, rate 0.02", _MUON02, seeds=3, beside="nodecay"),
+        "muon04": Variant("Muon, rate 0.04", _MUON | {"muon_lr": 0.04}, beside="nodecay"),
         "muon02-smooth": _more("label smoothing 0.1", label_smoothing=0.1),
         "muon02-pooled": _more("pooled shortcuts", shortcuts="pooled"),
         "muon02-projected": _more("projected shortcuts", shortcuts="projected"),
