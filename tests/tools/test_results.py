@@ -294,6 +294,8 @@ def test_runs_from_other_weights_are_not_seeds_of_one_recipe(run):
     other = first | {"seed": 1, "settings": first["settings"] | {"seed": 1}, "test_error": 2.0}
     tables = make_tables({"first": first, "other": other})
     assert "| 2.50 ± 0.50 |" in tables["summary"]
+    spelt = other | {"settings": other["settings"] | {"start_from": "runs/digits-scn1"}}
+    assert "| 2.50 ± 0.50 |" in make_tables({"first": first, "other": spelt})["summary"]
     other |= {"environment": other["environment"] | {"started_from": start | {"sha256": "b" * 64}}}
     assert "| 2.00 |" in make_tables({"first": first, "other": other})["summary"]
 

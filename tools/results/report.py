@@ -140,11 +140,16 @@ def _pool_seeds(runs: list[Record]) -> list[Record]:
     """
     pools: dict[str, dict[int, Record]] = {}
     for run in sorted(runs, key=lambda run: run["seed"]):
-        settings = {name: value for name, value in _recipe(run).items() if name != "seed"}
-        start = (find_start(run) or {}).get("sha256")  # the name of what it started from may stand for other weights
-        key = json.dumps([run["model"], run["data"], run["epochs"], settings, start], sort_keys=True)
+        settings = {name: value for name, value in _recipe(run).items() if name not in ("seed", "start_from")}
+        key = json.dumps([run["model"], run["data"], run["epochs"], settings, _start(run)], sort_keys=True)
         pools.setdefault(key, {}).setdefault(run["seed"], run)
     return [_pooled([*pool.values()]) for pool in pools.values()]
+
+
+def _start(run: Record) -> str:
+    """The weights that a run started from, by their hash: a name may come to stand for others."""
+    start = find_start(run)
+    return "random" if start is None else start["sha256"] or f"what {run['name']} started from"
 
 
 def _pooled(pool: list[Record]) -> Record:
@@ -232,7 +237,7 @@ def _widths(runs: list[Record]) -> str:
 
 
 def _of_each_width(runs: list[Record]) -> list[Record]:
-    """The paper's networks on CIFAR-10, slim to wide: the best run of each from random weights, with Muon.
+    """The paper's networks on CIFAR-10, slim to wide: the best recipe of each from random weights, with Muon.
 
     Longer runs are left out: only some widths have them, and epochs matter as much as width.
     """
@@ -343,7 +348,7 @@ def _percent(value: float | None) -> str:
 
 
 def _draw(runs: dict[str, Record], folder: Path) -> list[Path]:
-    """Learning curves: one panel per data set with the best run of every network, and one picture for the widths."""
+    """Learning curves: one panel per data set with the best recipe of every network, and one picture for the widths."""
     folder.mkdir(parents=True, exist_ok=True)
     every = list(runs.values())
     chosen = {"curves": _by_data(_best(every)), "widths": _by_data(_of_each_width(every))}
