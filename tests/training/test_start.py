@@ -11,6 +11,7 @@ from runs import QUICK, assert_same_weights, digits, small_model, train_until_in
 
 from torchscn.training import CheckpointError, ConfigError, TrainConfig, fit, train
 from torchscn.training.checkpoint import CURRENT
+from torchscn.training.loop import load_data
 from torchscn.training.start import adopt_start, describe_start, load_start
 from torchscn.weights import file_hash, list_pretrained, pretrained_folder
 
@@ -110,11 +111,12 @@ def test_a_network_of_ones_own_does_not_start_from_anything(first, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_start_of_a_run_does_not_matter_to_fit_once_it_is_resumed(first, tmp_path):
-    train(CONFIG.override({"start_from": str(first)}), tmp_path, quiet=True)
-    config = CONFIG.override({"start_from": str(first)})
-    resumed = fit(config.make_model(10, 1), *digits(), config, tmp_path, resume=True, quiet=True)
-    assert len(resumed.metrics) == 1
+def test_fit_resumes_a_run_that_had_a_start(first, tmp_path, monkeypatch):
+    config = CONFIG.override({"start_from": str(first), "checkpoint_seconds": 0.0})
+    train(config, tmp_path / "whole", quiet=True)
+    train_until_interrupted(config, tmp_path / "broken", 2, monkeypatch)
+    fit(config.make_model(10, 1), *load_data(config, None), config, tmp_path / "broken", resume=True, quiet=True)
+    assert_same_weights(tmp_path / "whole", tmp_path / "broken")
 
 
 def test_what_cannot_be_started_from(first, tmp_path):

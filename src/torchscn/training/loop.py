@@ -143,8 +143,8 @@ def fit(
             layers is kept non-negative.
         train_set: images to train on.
         test_set: images to test on.
-        config: settings; those about data and model are only recorded. ``start_from`` is refused: the model is
-            trained from the weights it has, or, resumed, from those of the checkpoint.
+        config: settings; those about data and model are only recorded. A new run is refused with
+            ``start_from``, because it trains the weights that the model has.
         run_dir: folder of the run.
         resume: continue from the folder's checkpoint.
         process: this process among all, from :func:`torchscn.training.start_process`.
