@@ -116,6 +116,8 @@ def test_a_twin_is_shown_beside(findings, tmp_path):
 def test_what_places_add_is_drawn_over_the_whole_image(findings):
     _, places, *_ = draw_example(findings.network, findings.with_images.examples[0]).axes
     image, drawn = (shown.get_extent() for shown in places.images)
+    step = findings.with_images.examples[0].looks[-1].stage.field.step
+    assert places.images[1].get_array().shape[1] * step == drawn[1] - drawn[0]  # places stay where they are
     assert drawn[0] <= image[0] < image[1] <= drawn[1]
     assert drawn[3] <= image[3] < image[2] <= drawn[2]
 
