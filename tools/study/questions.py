@@ -147,11 +147,12 @@ RECIPE = Study(
         "usual": Variant(
             "gradient descent, rate 0.1, weight decay 5e-4, a quarter of the run rising",
             {"lr": 0.1, "weight_decay": 5e-4, "warmup": 0.25},
+            seeds=3,
         ),
         "base": Variant(
             "gradient descent, rate 0.19, weight decay 1.3e-3, a tenth of the run rising", seeds=3, beside="usual"
         ),
-        "nodecay": Variant("... without weight decay on lam1", {"decay_lam1": False}, beside="base"),
+        "nodecay": Variant("... without weight decay on lam1", {"decay_lam1": False}, seeds=3, beside="base"),
         "muon01": Variant("Muon, rate 0.01", _MUON | {"muon_lr": 0.01}, beside="nodecay"),
         "muon02": Variant("Muon, rate 0.02", _MUON02, seeds=3, beside="nodecay"),
         "muon04": Variant("Muon, rate 0.04", _MUON | {"muon_lr": 0.04}, beside="nodecay"),
@@ -169,7 +170,7 @@ RECIPE = Study(
         "muon02-ridge1": _more("lam2 = 1", lam2=1.0),
         "muon02-ema": _more("weights averaged (0.998)", ema=0.998),
         "muon02-tight": _more("tolerance 1e-3", tol=1e-3),
-        "cnn-base": Variant("twin: gradient descent as above", {"model": "cnn1"}, seeds=3),
+        "cnn-base": Variant("twin: gradient descent, rate 0.19", {"model": "cnn1"}, seeds=3),
         "cnn-muon01": Variant("twin: Muon, rate 0.01", _CNN_MUON | {"muon_lr": 0.01}, beside="cnn-base"),
         "cnn-muon02": Variant("twin: Muon, rate 0.02", _CNN_MUON | {"muon_lr": 0.02}, seeds=3, beside="cnn-base"),
         "cnn-muon04": Variant("twin: Muon, rate 0.04", _CNN_MUON | {"muon_lr": 0.04}, beside="cnn-base"),
