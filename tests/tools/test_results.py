@@ -312,6 +312,7 @@ def test_the_curves_of_all_seeds_are_drawn_under_one_label(run, tmp_path, monkey
     write_report(tmp_path / "records", tmp_path, tmp_path / "README.md")
     (axes,) = drawn[0].axes
     assert len(axes.lines) == 4, "test and training errors of two runs"
+    assert [line.get_marker() for line in axes.lines[::2]] == ["o", "o"], "a single test is a dot"
     assert len(axes.get_legend().get_texts()) == 1
 
 

@@ -377,7 +377,9 @@ def _draw_panels(panels: dict[str, list[Record]], path: Path) -> Path:
         for index, run in enumerate(runs):
             label = f"{_architecture(run)}, {_training(run)}: {_spread(run)} %"
             for number, one in enumerate(run["pool"]):
-                axes.plot(*_points(one, "test_error"), color=f"C{index}", label=None if number else label)
+                tests = axes.plot(*_points(one, "test_error"), color=f"C{index}", label=None if number else label)
+                # A dot at the end: a run that was tested only once has no line.
+                tests[0].set(marker="o", markersize=4, markevery=slice(-1, None))
                 axes.plot(*_points(one, "train_error"), color=f"C{index}", linestyle="--", linewidth=1)
         axes.set(xlabel="epoch", ylabel="error (%)", title=f"{title}: test (solid) and training (dashed)", yscale="log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
